@@ -1,0 +1,68 @@
+"""Clauses: the sentences and table rows of a specification, with their place in the canonical text."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class ClauseKind(StrEnum):
+    """What kind of block a clause was cut from."""
+
+    SENTENCE = "sentence"
+    LIST_ITEM = "list_item"
+    TABLE_ROW = "table_row"
+
+
+class ClauseRole(StrEnum):
+    """What a clause does in the text; only a normative clause becomes a work item."""
+
+    NORMATIVE = "normative"
+    DEFINITION = "definition"
+    INFORMATIVE = "informative"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clause:
+    """One sentence or table row of the canonical text.
+
+    `text == canonical_text[start:end]`, offsets in Unicode code points. `label` is the clause's own number
+    ("(2)", "4.1.3"), `lead` the sentence that introduces its list, `table_header` the header cells of its table.
+    `content_hash` survives a move and a renumbering, `context_hash` covers heading path and lead.
+    `role_reason` says which mark made it normative, or why it is not.
+    """
+
+    ordinal: int
+    start: int
+    end: int
+    text: str
+    kind: ClauseKind
+    heading_path: tuple[str, ...] = ()
+    label: str | None = None
+    lead: str | None = None
+    table_header: tuple[str, ...] = ()
+    content_hash: str
+    context_hash: str
+    role: ClauseRole
+    role_reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParsedSpec:
+    """A specification after parsing: its canonical text and every clause, in document order."""
+
+    format: str
+    canonical_text: str
+    clauses: tuple[Clause, ...]
+
+    @property
+    def normative(self) -> tuple[Clause, ...]:
+        """The clauses that become work items, in document order."""
+        return tuple(clause for clause in self.clauses if clause.role is ClauseRole.NORMATIVE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContextEntry:
+    """A clause that another one needs to be understood: a definition it uses, or a clause it refers to."""
+
+    ordinal: int
+    relation: str
+    text: str

@@ -1,0 +1,55 @@
+"""Retry policy: what becomes of a work item whose attempt failed."""
+
+from dataclasses import dataclass
+
+from rulegen_dagster.domain.states import AttemptOutcome, WorkState
+
+RETRYABLE_OUTCOMES = frozenset(
+    {
+        AttemptOutcome.RETRYABLE,
+        AttemptOutcome.RATE_LIMITED,
+        AttemptOutcome.AMBIGUOUS,
+        AttemptOutcome.INVALID_OUTPUT,
+    }
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetryPolicy:
+    """Attempts per work item, and the delay between them: exponential, full jitter, a cap (all in ms)."""
+
+    max_attempts: int = 3
+    first_delay_ms: int = 1_000
+    max_delay_ms: int = 60_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetryDecision:
+    """Where a failed attempt leaves its item; `delay_ms` counts from the ledger's clock."""
+
+    state: WorkState
+    delay_ms: int | None
+    consumes_budget: bool
+
+
+def decide_retry(
+    outcome: AttemptOutcome,
+    *,
+    attempt: int,
+    attempt_limit: int,
+    policy: RetryPolicy,
+    jitter: float,
+    retry_after_ms: int | None = None,
+) -> RetryDecision:
+    """Decide between waiting and failed.
+
+    `jitter` is a random number in [0, 1). A provider's own `retry_after_ms` is respected as a lower bound; a rate
+    limit does not consume the budget.
+    """
+    consumes = outcome is not AttemptOutcome.RATE_LIMITED
+    limit = attempt_limit if consumes else attempt_limit + 1
+    if outcome not in RETRYABLE_OUTCOMES or attempt >= limit:
+        return RetryDecision(state=WorkState.FAILED, delay_ms=None, consumes_budget=consumes)
+    ceiling = min(policy.max_delay_ms, policy.first_delay_ms * 2 ** (attempt - 1))
+    delay = max(int(ceiling * jitter), retry_after_ms or 0)
+    return RetryDecision(state=WorkState.WAITING, delay_ms=delay, consumes_budget=consumes)

@@ -1,0 +1,92 @@
+"""Work: a claim on an item, the offer of an output, and what became of it."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rulegen_dagster.domain.clause import ParsedSpec
+from rulegen_dagster.domain.states import AttemptOutcome, Stage
+
+DOCUMENT_ITEM = "document"
+"""Item key of the stages that treat a job as a whole."""
+
+STAGE_VERSION = 1
+"""Version of every stage's items; a stage that is redone in another way gets the next one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkKey:
+    """The identity of a work item; `job_id` is the ledger's number."""
+
+    job_id: int
+    stage: Stage
+    item_key: str
+    stage_version: int = STAGE_VERSION
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """The right to complete one item: token and lease.
+
+    It ends at `lease_until` (ms on the ledger's clock) unless renewed. `operation_key` is the provider's idempotency
+    key, stable over attempts; `attempt` counts from 1.
+    """
+
+    key: WorkKey
+    job: str
+    partition_key: str | None
+    clause_ordinal: int | None
+    token: str
+    attempt: int
+    attempt_limit: int
+    operation_key: str
+    lease_until: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Usage:
+    """What one provider call said of itself; None where it said nothing."""
+
+    model_id: str | None = None
+    request_id: str | None = None
+    tokens_in: int | None = None
+    tokens_out: int | None = None
+    cost_micros: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """A validated output together with the claim that may complete it.
+
+    `output` is canonical JSON. `parsed` is set for the parse stage alone: its clauses are stored, and the rule items
+    created, in the completing transaction. `passed` is the verdict of the validate stage.
+    """
+
+    claim: Claim
+    output: str
+    provider: str | None = None
+    provider_called: bool = False
+    usage: Usage = Usage()
+    parsed: ParsedSpec | None = None
+    passed: bool | None = None
+    action_set: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailedAttempt:
+    """An attempt that ended without an output; the message holds no content."""
+
+    claim: Claim
+    outcome: AttemptOutcome
+    error_code: str
+    message: str
+    provider: str | None = None
+    provider_called: bool = False
+    usage: Usage = Usage()
+    retry_after_ms: int | None = None
+
+
+class Landing(StrEnum):
+    """What the completion guard said."""
+
+    ACCEPTED = "accepted"
+    STALE = "stale"
