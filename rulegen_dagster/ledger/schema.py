@@ -1,0 +1,259 @@
+"""The ledger's tables. Times are ms since 1970 (UTC) on the database's clock; digests are SHA-256 in hex."""
+
+from enum import StrEnum
+
+import sqlalchemy as sa
+from sqlalchemy import CheckConstraint, Column, ForeignKey, ForeignKeyConstraint, Index, MetaData, Table, Text
+
+from rulegen_dagster.domain.clause import ClauseKind, ClauseRole
+from rulegen_dagster.domain.states import ActionState, AttemptOutcome, JobState, Stage, WorkState
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+# SQLite numbers rows by itself only in a column that is called INTEGER.
+Serial = sa.BigInteger().with_variant(sa.Integer, "sqlite")
+Millis = sa.BigInteger
+
+
+def _one_of(column: str, values: type[StrEnum]) -> str:
+    listed = ", ".join(f"'{value.value}'" for value in values)
+    return f"{column} IN ({listed})"
+
+
+tenant = Table(
+    "tenant",
+    metadata,
+    Column("tenant", Text, primary_key=True),
+    Column("created_at", Millis, nullable=False),
+)
+
+behaviour = Table(
+    "behaviour",
+    metadata,
+    Column("digest", Text, primary_key=True),
+    Column("content", Text, nullable=False),
+    Column("created_at", Millis, nullable=False),
+)
+
+submission = Table(
+    "submission",
+    metadata,
+    Column("tenant", Text, ForeignKey("tenant.tenant"), primary_key=True),
+    Column("submission_key", Text, primary_key=True),
+    Column("input_digest", Text, nullable=False),
+    Column("file_name", Text, nullable=False),
+    Column("size_bytes", sa.BigInteger, nullable=False),
+    Column("received_at", Millis, nullable=False),
+)
+
+job = Table(
+    "job",
+    metadata,
+    Column("job_id", Serial, primary_key=True, autoincrement=True),
+    Column("tenant", Text, nullable=False),
+    Column("submission_key", Text, nullable=False),
+    Column("partition_key", Text, nullable=False, unique=True),
+    Column("ruleset", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("behaviour_digest", Text, ForeignKey("behaviour.digest"), nullable=False),
+    Column("spec_digest", Text, nullable=False),
+    Column("canonical_digest", Text),
+    Column("spec_format", Text),
+    Column("validation_passed", sa.Boolean),
+    Column("action_set_digest", Text),
+    Column("predecessor_job_id", Serial, ForeignKey("job.job_id")),
+    Column("end_reason", Text),
+    Column("created_at", Millis, nullable=False),
+    Column("updated_at", Millis, nullable=False),
+    ForeignKeyConstraint(["tenant", "submission_key"], ["submission.tenant", "submission.submission_key"]),
+    sa.UniqueConstraint("tenant", "submission_key"),
+    CheckConstraint(_one_of("state", JobState), name="state"),
+    CheckConstraint(
+        "state NOT IN ('awaiting_confirmation', 'executing', 'completed') OR action_set_digest IS NOT NULL",
+        name="action_set_fixed",
+    ),
+)
+
+clause = Table(
+    "clause",
+    metadata,
+    Column("job_id", Serial, ForeignKey("job.job_id"), primary_key=True),
+    Column("ordinal", sa.Integer, primary_key=True),
+    Column("start", sa.Integer, nullable=False),
+    Column("end", sa.Integer, nullable=False),
+    Column("text", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("heading_path", Text, nullable=False),
+    Column("label", Text),
+    Column("lead", Text),
+    Column("table_header", Text, nullable=False),
+    Column("content_hash", Text, nullable=False),
+    Column("context_hash", Text, nullable=False),
+    Column("role", Text, nullable=False),
+    Column("role_reason", Text, nullable=False),
+    CheckConstraint(_one_of("kind", ClauseKind), name="kind"),
+    CheckConstraint(_one_of("role", ClauseRole), name="role"),
+)
+
+work_item = Table(
+    "work_item",
+    metadata,
+    Column("job_id", Serial, ForeignKey("job.job_id"), primary_key=True),
+    Column("stage", Text, primary_key=True),
+    Column("item_key", Text, primary_key=True),
+    Column("stage_version", sa.Integer, primary_key=True),
+    Column("ordinal", sa.Integer, nullable=False),
+    Column("clause_ordinal", sa.Integer),
+    Column("partition_key", Text),
+    Column("state", Text, nullable=False),
+    Column("attempts", sa.Integer, nullable=False, server_default="0"),
+    Column("attempt_limit", sa.Integer, nullable=False),
+    Column("token", Text, unique=True),
+    Column("lease_until", Millis),
+    Column("worker", Text),
+    Column("next_attempt_at", Millis),
+    Column("output", Text),
+    Column("output_digest", Text),
+    Column("error_code", Text),
+    Column("error_message", Text),
+    Column("created_at", Millis, nullable=False),
+    Column("updated_at", Millis, nullable=False),
+    ForeignKeyConstraint(["job_id", "clause_ordinal"], ["clause.job_id", "clause.ordinal"]),
+    sa.UniqueConstraint("stage", "partition_key"),
+    CheckConstraint(_one_of("stage", Stage), name="stage"),
+    CheckConstraint(_one_of("state", WorkState), name="state"),
+    CheckConstraint(
+        "(state = 'running') = (token IS NOT NULL) AND (token IS NULL) = (lease_until IS NULL)"
+        " AND (token IS NULL) = (worker IS NULL)",
+        name="running_holds_a_lease",
+    ),
+    CheckConstraint(
+        "(state = 'succeeded') = (output IS NOT NULL) AND (output IS NULL) = (output_digest IS NULL)",
+        name="succeeded_has_an_output",
+    ),
+    CheckConstraint("(state = 'waiting') = (next_attempt_at IS NOT NULL)", name="waiting_has_a_due_time"),
+    CheckConstraint("state <> 'failed' OR error_code IS NOT NULL", name="failed_has_a_reason"),
+)
+
+_OPEN = sa.text("state IN ('pending', 'running', 'waiting')")
+# A claim walks only the open items, however many finished ones the ledger holds.
+Index(
+    "ix_work_item_open",
+    work_item.c.stage,
+    work_item.c.job_id,
+    work_item.c.ordinal,
+    sqlite_where=_OPEN,
+    postgresql_where=_OPEN,
+)
+
+attempt = Table(
+    "attempt",
+    metadata,
+    Column("job_id", Serial, primary_key=True),
+    Column("stage", Text, primary_key=True),
+    Column("item_key", Text, primary_key=True),
+    Column("stage_version", sa.Integer, primary_key=True),
+    Column("attempt", sa.Integer, primary_key=True),
+    Column("token", Text, nullable=False, unique=True),
+    Column("worker", Text, nullable=False),
+    Column("dagster_run_id", Text),
+    Column("operation_key", Text, nullable=False),
+    Column("started_at", Millis, nullable=False),
+    Column("ended_at", Millis),
+    Column("outcome", Text),
+    Column("provider", Text),
+    Column("provider_called", sa.Boolean, nullable=False),
+    Column("model_id", Text),
+    Column("provider_request_id", Text),
+    Column("tokens_in", sa.Integer),
+    Column("tokens_out", sa.Integer),
+    Column("cost_micros", sa.BigInteger),
+    Column("output_digest", Text),
+    Column("error_code", Text),
+    Column("error_message", Text),
+    ForeignKeyConstraint(
+        ["job_id", "stage", "item_key", "stage_version"],
+        ["work_item.job_id", "work_item.stage", "work_item.item_key", "work_item.stage_version"],
+    ),
+    CheckConstraint(f"outcome IS NULL OR {_one_of('outcome', AttemptOutcome)}", name="outcome"),
+    CheckConstraint("(outcome IS NULL) = (ended_at IS NULL)", name="ended_with_an_outcome"),
+)
+# The database's own answer to "at most one accepted output per work item".
+Index(
+    "uq_attempt_accepted",
+    attempt.c.job_id,
+    attempt.c.stage,
+    attempt.c.item_key,
+    attempt.c.stage_version,
+    unique=True,
+    sqlite_where=sa.text("outcome = 'accepted'"),
+    postgresql_where=sa.text("outcome = 'accepted'"),
+)
+
+action_set = Table(
+    "action_set",
+    metadata,
+    Column("job_id", Serial, ForeignKey("job.job_id"), primary_key=True),
+    Column("digest", Text, primary_key=True),
+    Column("content", Text, nullable=False),
+    Column("created_at", Millis, nullable=False),
+)
+
+confirmation = Table(
+    "confirmation",
+    metadata,
+    Column("job_id", Serial, primary_key=True),
+    Column("action_set_digest", Text, primary_key=True),
+    Column("decision", Text, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("reason", Text),
+    Column("decided_at", Millis, nullable=False),
+    ForeignKeyConstraint(["job_id", "action_set_digest"], ["action_set.job_id", "action_set.digest"]),
+    CheckConstraint("decision IN ('confirmed', 'rejected')", name="decision"),
+)
+
+action = Table(
+    "action",
+    metadata,
+    Column("action_key", Text, primary_key=True),
+    Column("job_id", Serial, nullable=False),
+    Column("action_set_digest", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("token", Text),
+    Column("lease_until", Millis),
+    Column("worker", Text),
+    Column("receipt", Text),
+    Column("error_code", Text),
+    Column("created_at", Millis, nullable=False),
+    Column("updated_at", Millis, nullable=False),
+    ForeignKeyConstraint(["job_id", "action_set_digest"], ["action_set.job_id", "action_set.digest"]),
+    CheckConstraint("kind IN ('publish', 'notify')", name="kind"),
+    CheckConstraint(_one_of("state", ActionState), name="state"),
+    CheckConstraint("(state = 'executing') = (token IS NOT NULL)", name="executing_holds_a_lease"),
+    CheckConstraint("(state = 'done') = (receipt IS NOT NULL)", name="done_has_a_receipt"),
+)
+
+transition = Table(
+    "transition",
+    metadata,
+    Column("transition_id", Serial, primary_key=True, autoincrement=True),
+    Column("job_id", Serial, ForeignKey("job.job_id"), nullable=False, index=True),
+    Column("subject", Text, nullable=False),
+    Column("stage", Text),
+    Column("subject_key", Text),
+    Column("from_state", Text),
+    Column("to_state", Text, nullable=False),
+    Column("cause", Text, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("at", Millis, nullable=False),
+    CheckConstraint("subject IN ('job', 'work_item', 'action')", name="subject"),
+)

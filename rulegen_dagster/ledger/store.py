@@ -1,0 +1,118 @@
+"""The ledger as one object: submissions, turns of work, actions and reads over one database."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from sqlalchemy.engine import Connection
+
+from rulegen_dagster.domain.retry import RetryDecision, RetryPolicy
+from rulegen_dagster.domain.work import Claim, FailedAttempt, Landing, Offer
+from rulegen_dagster.ledger.actions import Actions
+from rulegen_dagster.ledger.claims import Claimant, Claims, Scope
+from rulegen_dagster.ledger.completions import Completions
+from rulegen_dagster.ledger.database import Clock, Database, open_database
+from rulegen_dagster.ledger.migrate import ensure_current
+from rulegen_dagster.ledger.reads import Reads
+from rulegen_dagster.ledger.redrives import Redrives
+from rulegen_dagster.ledger.stages import Stages
+from rulegen_dagster.ledger.submissions import Submissions
+
+
+class Turn:
+    """One short transaction of a worker: completions, failures, renewals and claims that commit together.
+
+    Each write is conditional by itself, so one stale claim among thirty changes nothing for the others. What the
+    methods return is true only once the `with` block of `Ledger.turn` has ended without an error.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        claimant: Claimant,
+        *,
+        claims: Claims,
+        completions: Completions,
+        stages: Stages,
+    ) -> None:
+        """Made by `Ledger.turn`."""
+        self._connection = connection
+        self._claimant = claimant
+        self._claims = claims
+        self._completions = completions
+        self._stages = stages
+        self._offers: list[Offer] = []
+
+    def offer(self, offer: Offer) -> None:
+        """Put a validated output up for acceptance; `settle` decides."""
+        self._offers.append(offer)
+
+    def settle(self, failures: Sequence[tuple[FailedAttempt, RetryDecision]] = ()) -> dict[str, Landing]:
+        """Decide every offer and failure of this turn by the guard; return each token's landing.
+
+        Whatever an accepted output opens (the next stage, the action set) is created here too.
+        """
+        offers, self._offers = self._offers, []
+        touched = [*(offer.claim for offer in offers), *(failed.claim for failed, _ in failures)]
+        if not touched:
+            return {}
+        worker = self._claimant.worker
+        self._stages.lock(self._connection, (claim.key.job_id for claim in touched))
+        landed = self._completions.complete(self._connection, offers, worker=worker)
+        landed |= self._completions.fail(self._connection, failures, worker=worker)
+        self._stages.landed(
+            self._connection, [offer for offer in offers if offer.claim.token in landed], worker=worker
+        )
+        return {
+            claim.token: Landing.ACCEPTED if claim.token in landed else Landing.STALE for claim in touched
+        }
+
+    def renew(self, claims: Sequence[Claim]) -> frozenset[str]:
+        """Extend the leases that still hold; a token that is missing from the result is lost."""
+        return self._claims.renew(self._connection, claims, lease_ms=self._claimant.lease_ms)
+
+    def claim(self, scope: Scope, tokens: Sequence[str]) -> tuple[Claim, ...]:
+        """Claim at most one item for each fresh token."""
+        if not tokens:
+            return ()
+        return self._claims.take(self._connection, scope, tokens=tokens, claimant=self._claimant)
+
+
+class Ledger:
+    """The durable truth about jobs and their work; safe to share between threads of one process.
+
+    Every method raises `LedgerError` where the database cannot be used.
+    """
+
+    def __init__(self, database: Database, policy: RetryPolicy) -> None:
+        """Work on an open, migrated database."""
+        self.database = database
+        self.policy = policy
+        self._claims = Claims(database)
+        self._completions = Completions(database)
+        self._stages = Stages(database, attempt_limit=policy.max_attempts)
+        self.submissions = Submissions(database, self._stages)
+        self.actions = Actions(database)
+        self.redrives = Redrives(database, attempt_limit=policy.max_attempts)
+        self.reads = Reads(database)
+
+    @contextmanager
+    def turn(self, claimant: Claimant) -> Iterator[Turn]:
+        """Open a turn; it commits when the block ends, and nothing of it happened if an error leaves the block."""
+        with self.database.write() as connection:
+            yield Turn(
+                connection, claimant, claims=self._claims, completions=self._completions, stages=self._stages
+            )
+
+    def close(self) -> None:
+        """Close every connection."""
+        self.database.close()
+
+
+def open_ledger(url: str, policy: RetryPolicy, clock: Clock | None = None) -> Ledger:
+    """Open the ledger behind a URL and make its schema where there is none.
+
+    Raises `InputError` for a URL of another database, `LedgerError` where it cannot be used or needs a migration.
+    """
+    database = open_database(url, clock)
+    ensure_current(database)
+    return Ledger(database, policy)

@@ -1,0 +1,168 @@
+"""Submissions: one job for one submission key and input, whoever asks and however often."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import Connection
+
+from rulegen_dagster.domain.behaviour import Behaviour
+from rulegen_dagster.domain.errors import SubmissionConflictError, TenantNotFoundError
+from rulegen_dagster.domain.identity import JobName, job_partition_key
+from rulegen_dagster.domain.states import JobState
+from rulegen_dagster.ledger.database import Database
+from rulegen_dagster.ledger.schema import behaviour, job, submission, tenant
+from rulegen_dagster.ledger.stages import Stages, log_job
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submission:
+    """What a client hands in. `input_digest` is the SHA-256 of the upload's bytes, which are stored already."""
+
+    name: JobName
+    input_digest: str
+    file_name: str
+    size_bytes: int
+    ruleset: str
+    behaviour: Behaviour
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accepted:
+    """The job of a submission; `existing` tells whether the submission was here before."""
+
+    job_id: int
+    existing: bool
+
+
+class Submissions:
+    """Accepts submissions and keeps the list of tenants."""
+
+    def __init__(self, database: Database, stages: Stages) -> None:
+        """Create jobs through `stages`."""
+        self._database = database
+        self._stages = stages
+
+    def add_tenant(self, name: str) -> bool:
+        """Add a tenant; return False where it exists already."""
+        with self._database.write() as connection:
+            added = connection.execute(
+                _insert(connection, tenant)
+                .values(tenant=name, created_at=self._database.now)
+                .on_conflict_do_nothing()
+                .returning(tenant.c.tenant)
+            ).first()
+            return added is not None
+
+    def tenants(self) -> tuple[str, ...]:
+        """Return every tenant's name, sorted."""
+        with self._database.read() as connection:
+            return tuple(connection.execute(sa.select(tenant.c.tenant).order_by(tenant.c.tenant)).scalars())
+
+    def submit(self, request: Submission, *, actor: str) -> Accepted:
+        """Create the job with its parse item, or return the one that the same key and input made before.
+
+        One transaction; two clients that race end with one job. Raises `TenantNotFoundError`, and
+        `SubmissionConflictError` where the key is taken by another input.
+        """
+        now = self._database.now
+        with self._database.write() as connection:
+            if not connection.execute(sa.select(tenant.c.tenant).where(tenant.c.tenant == request.name.tenant)).first():
+                raise TenantNotFoundError(
+                    f"there is no tenant '{request.name.tenant}'; an operator adds one with"
+                    f" 'rulegen tenant add {request.name.tenant}'"
+                )
+            inserted = connection.execute(
+                _insert(connection, submission)
+                .values(
+                    tenant=request.name.tenant,
+                    submission_key=request.name.submission_key,
+                    input_digest=request.input_digest,
+                    file_name=request.file_name,
+                    size_bytes=request.size_bytes,
+                    received_at=now,
+                )
+                .on_conflict_do_nothing()
+                .returning(submission.c.submission_key)
+            ).first()
+            if inserted is None:
+                return _existing(connection, request)
+            connection.execute(
+                _insert(connection, behaviour)
+                .values(digest=request.behaviour.digest, content=request.behaviour.content, created_at=now)
+                .on_conflict_do_nothing()
+            )
+            return self._create_job(connection, request, actor)
+
+    def _create_job(self, connection: Connection, request: Submission, actor: str) -> Accepted:
+        now = self._database.now
+        job_id = connection.execute(
+            sa.insert(job)
+            .values(
+                tenant=request.name.tenant,
+                submission_key=request.name.submission_key,
+                partition_key=job_partition_key(request.name),
+                ruleset=request.ruleset,
+                state=JobState.RECEIVED,
+                behaviour_digest=request.behaviour.digest,
+                spec_digest=request.input_digest,
+                predecessor_job_id=_predecessor(connection, request),
+                created_at=now,
+                updated_at=now,
+            )
+            .returning(job.c.job_id)
+        ).scalar_one()
+        steps: tuple[tuple[JobState | None, JobState, str], ...] = (
+            (None, JobState.RECEIVED, "submitted"),
+            (JobState.RECEIVED, JobState.AUTHORIZED, "tenant_known"),
+            (JobState.AUTHORIZED, JobState.EXTRACTING, "parse_opened"),
+        )
+        for before, after, cause in steps:
+            if before is not None:
+                connection.execute(sa.update(job).where(job.c.job_id == job_id).values(state=after))
+            log_job(connection, now, job_id, before, after, cause=cause, actor=actor)
+        self._stages.open_parse(connection, job_id)
+        return Accepted(job_id=job_id, existing=False)
+
+
+def _existing(connection: Connection, request: Submission) -> Accepted:
+    found = connection.execute(
+        sa.select(submission.c.input_digest, job.c.job_id)
+        .join(
+            job,
+            sa.and_(job.c.tenant == submission.c.tenant, job.c.submission_key == submission.c.submission_key),
+        )
+        .where(
+            submission.c.tenant == request.name.tenant,
+            submission.c.submission_key == request.name.submission_key,
+        )
+    ).one()
+    if found.input_digest != request.input_digest:
+        raise SubmissionConflictError(
+            f"the submission key '{request.name.submission_key}' of tenant '{request.name.tenant}' belongs to another"
+            " input; submit this one under a new key"
+        )
+    return Accepted(job_id=found.job_id, existing=True)
+
+
+def _predecessor(connection: Connection, request: Submission) -> int | None:
+    return connection.execute(
+        sa.select(job.c.job_id)
+        .join(
+            submission,
+            sa.and_(job.c.tenant == submission.c.tenant, job.c.submission_key == submission.c.submission_key),
+        )
+        .where(
+            submission.c.tenant == request.name.tenant,
+            submission.c.file_name == request.file_name,
+            submission.c.submission_key != request.name.submission_key,
+        )
+        .order_by(job.c.job_id.desc())
+        .limit(1)
+    ).scalar_one_or_none()
+
+
+def _insert(connection: Connection, table: sa.Table) -> Any:
+    # ON CONFLICT is spelled alike in both dialects but lives in two modules of SQLAlchemy.
+    return (sqlite if connection.dialect.name == "sqlite" else postgresql).insert(table)
