@@ -1,0 +1,1 @@
+"""Rules: the language, its engine, grounding, drafts and validation."""

@@ -1,0 +1,68 @@
+"""A ruleset that was written by hand from a German regulation runs on both evaluators, test by test."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rulegen_dagster.domain.rule import Rule
+from rulegen_dagster.domain.vocabulary import Vocabulary
+from rulegen_dagster.rules.engine import CompiledRule, Outcome, compile_rule
+from rulegen_dagster.rules.facts import complete_facts
+
+GOLD = Path(__file__).parents[3] / "shared" / "gold" / "brkg.gold.json"
+pytestmark = pytest.mark.skipif(not GOLD.is_file(), reason="the hand-written ruleset is not part of this checkout")
+
+
+@pytest.fixture(scope="module")
+def gold() -> dict[str, Any]:
+    return dict(json.loads(GOLD.read_text(encoding="utf-8")))
+
+
+@pytest.fixture(scope="module")
+def regulation(gold: dict[str, Any]) -> Vocabulary:
+    """Return the ruleset's facts as a vocabulary."""
+    facts = {}
+    for name, fact in gold["facts"].items():
+        if fact["type"] == "enum":
+            fact = fact | {"values": dict.fromkeys(fact["values"], ()), "default": fact["values"][0]}
+        facts[name] = fact
+    subjects = sorted({rule["subject"] for rule in gold["rules"]})
+    return Vocabulary.model_validate(
+        {"name": "brkg", "version": 1, "description": "travel", "subjects": subjects, "facts": facts}
+    )
+
+
+@pytest.fixture(scope="module")
+def compiled(gold: dict[str, Any], regulation: Vocabulary) -> dict[str, CompiledRule]:
+    """Return each rule of the ruleset, compiled for both evaluators."""
+
+    def source(span: dict[str, Any]) -> dict[str, Any]:
+        return {"clause_ordinal": 0, **{key: span[key] for key in ("quote", "start", "end")}}
+
+    rules = {}
+    for raw in gold["rules"]:
+        fields = {key: raw[key] for key in ("modality", "subject", "decision", "applies_when", "priority")}
+        params = {name: param | {"quote": raw["source"]["quote"]} for name, param in raw["params"].items()}
+        unless = [{"condition": item["condition"], "source": source(item["source"])} for item in raw["unless"]]
+        placed = {"id": raw["id"].lower(), "source": source(raw["source"]), "cap": raw.get("cap")}
+        rule = Rule.model_validate({**fields, **placed, "params": params, "unless": unless})
+        rules[raw["id"]] = compile_rule(rule, regulation)
+    return rules
+
+
+def test_every_hand_written_test_holds_on_both_evaluators(
+    gold: dict[str, Any], regulation: Vocabulary, compiled: dict[str, CompiledRule]
+) -> None:
+    ran = 0
+    for raw in gold["rules"]:
+        for case in raw["tests"]:
+            outcome = compiled[raw["id"]].decide(complete_facts(regulation, case["facts"]))
+
+            expected = None if case["expect"] == "no_match" else case["expect"]
+            assert outcome == Outcome(decision=expected, cap_minor=case.get("expect_cap_minor")), case["name"]
+            ran += 1
+
+    assert len(compiled) == 18
+    assert ran == 75
