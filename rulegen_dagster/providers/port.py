@@ -1,0 +1,75 @@
+"""The provider port: one call for one work item, and what comes back."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from rulegen_dagster.domain.clause import Clause, ContextEntry
+from rulegen_dagster.domain.states import Stage
+from rulegen_dagster.domain.vocabulary import Vocabulary
+
+NOT_A_MODEL = "not a language model"
+"""Label of every output that was made without a language model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProviderIdentity:
+    """Who makes the drafts; frozen into each job's behaviour."""
+
+    name: str
+    model_id: str
+    is_language_model: bool
+    settings: Mapping[str, str | int | bool] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str | None:
+        """The label to show beside each output, or None for a language model."""
+        return None if self.is_language_model else NOT_A_MODEL
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProviderRequest:
+    """One call: rules (or tests) for one clause.
+
+    `stage` is `generate_rules` or `generate_tests`. `operation_key` is stable over the attempts of one work item,
+    `attempt` counts from 1. `timeout_ms` is the budget of this call.
+    """
+
+    stage: Stage
+    job: str
+    item_key: str
+    attempt: int
+    operation_key: str
+    timeout_ms: int
+    clause: Clause
+    context: tuple[ContextEntry, ...]
+    vocabulary: Vocabulary
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProviderReply:
+    """What a provider returned; `draft` is JSON text and untrusted. Tokens and cost are None where unknown."""
+
+    draft: str
+    model_id: str
+    request_id: str | None = None
+    tokens_in: int | None = None
+    tokens_out: int | None = None
+    cost_micros: int | None = None
+
+
+class Provider(Protocol):
+    """Makes drafts; one `call` is at most one request to whatever stands behind it."""
+
+    @property
+    def identity(self) -> ProviderIdentity:
+        """Who this is, for behaviour and labels."""
+        ...
+
+    async def call(self, request: ProviderRequest) -> ProviderReply:
+        """Return the draft for one request.
+
+        Raises `ProviderRetryableError`, `ProviderRateLimitedError`, `ProviderAmbiguousError` or
+        `ProviderPermanentError`; anything else that escapes is treated as ambiguous.
+        """
+        ...
