@@ -1,0 +1,140 @@
+"""`rulegen dev`: code server, web page and daemon as three children of one process that owns their end."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+from rulegen_dagster.cli.output import err, plain
+from rulegen_dagster.domain.errors import InputError
+from rulegen_dagster.domain.identity import DEFAULT_TENANT
+from rulegen_dagster.settings import Settings
+
+LOCATION: Final = "rulegen_dagster"
+MODULE: Final = "rulegen_dagster.definitions"
+HOST: Final = "127.0.0.1"
+GRACE_S: Final = 15.0
+_POLL_S: Final = 0.2
+
+
+def serve(settings: Settings, port: int) -> int:
+    """Run until a signal, or until a child ends; return the exit code.
+
+    Each child leads a process group of its own, so that what it starts ends with it. A code server of its own keeps
+    running runs apart from the web page, and lets both read one set of definitions.
+    """
+    if not _is_free(port):
+        raise InputError(
+            f"port {port} on {HOST} is in use; choose another with --port, or end what listens there",
+            code="port_in_use",
+        )
+    environment = _prepare(settings)
+    code_port = _free_port()
+    workspace = settings.dagster_home / "workspace.yaml"
+    workspace.write_text(
+        "# Written by 'rulegen dev' at each start.\n"
+        f"load_from:\n  - grpc_server: {{host: {HOST}, port: {code_port}, location_name: {LOCATION}}}\n",
+        encoding="utf-8",
+    )
+    commands = {
+        "code server": ["dagster", "code-server", "start", "-m", MODULE, "-h", HOST, "-p", str(code_port)],
+        "web page": ["dagster-webserver", "-h", HOST, "-p", str(port), "-w", str(workspace)],
+        "daemon": ["dagster-daemon", "run", "-w", str(workspace)],
+    }
+    stopping: list[int] = []
+    previous = {
+        number: signal.signal(number, lambda signum, _frame: stopping.append(signum))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    children: dict[str, subprocess.Popen[bytes]] = {}
+    try:
+        for name, command in commands.items():
+            children[name] = _start(command, environment)
+        err().print(plain(f"Dagster: http://{HOST}:{port}  (home: {settings.home_path})"))
+        err().print(plain(f"drop specifications into {settings.uploads_path / DEFAULT_TENANT}; Ctrl-C ends"))
+        while not stopping:
+            ended = [name for name, child in children.items() if child.poll() is not None]
+            if ended:
+                err().print(plain(f"the {ended[0]} ended by itself; see its output above", "red"))
+                return 1
+            time.sleep(_POLL_S)
+        return 0
+    finally:
+        _stop(list(children.values()))
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _prepare(settings: Settings) -> dict[str, str]:
+    """Make the folders, put `dagster.yaml` in place, and return the children's environment."""
+    settings.dagster_home.mkdir(parents=True, exist_ok=True)
+    (settings.uploads_path / DEFAULT_TENANT).mkdir(parents=True, exist_ok=True)
+    instance_file = settings.dagster_home / "dagster.yaml"
+    if not instance_file.exists():
+        shutil.copyfile(_instance_template(), instance_file)
+    return {
+        **os.environ,
+        # Children run in the folder of this process; the home must not depend on it.
+        "RULEGEN_HOME": str(settings.home_path),
+        "DAGSTER_HOME": str(settings.dagster_home),
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def _instance_template() -> Path:
+    package = Path(__file__).parent.parent
+    for candidate in (package.parent / "dagster.yaml", package / "dagster.yaml"):
+        if candidate.is_file():
+            return candidate
+    raise InputError("dagster.yaml is not beside the package; run from a checkout of the project", code="no_template")
+
+
+def _start(command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    program, *arguments = command
+    return subprocess.Popen(
+        [str(Path(sys.executable).with_name(program)), *arguments],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def _stop(children: list[subprocess.Popen[bytes]]) -> None:
+    # The daemon first, so that nothing new is launched; the code server last, since it owns the run workers.
+    for child in reversed(children):
+        if child.poll() is None:
+            child.terminate()
+    deadline = time.monotonic() + GRACE_S
+    for child in children:
+        try:
+            child.wait(max(deadline - time.monotonic(), 0.1))
+        except subprocess.TimeoutExpired:
+            pass
+    for child in children:
+        try:
+            os.killpg(child.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+        finally:
+            child.wait()
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])

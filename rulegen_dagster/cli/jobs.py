@@ -1,0 +1,181 @@
+"""`run`, `submit`, `status`, `list`: jobs and how far they are."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from rulegen_dagster.cli.output import (
+    JsonFlag,
+    TenantOption,
+    actor,
+    out,
+    plain,
+    print_json,
+    reports_errors,
+    runtime,
+)
+from rulegen_dagster.cli.progress import JobProgress
+from rulegen_dagster.domain.errors import InputError
+from rulegen_dagster.domain.identity import DEFAULT_TENANT, JobName, check_tenant
+from rulegen_dagster.domain.states import JobState
+from rulegen_dagster.settings import Settings
+from rulegen_dagster.workflow.drive import drive
+from rulegen_dagster.workflow.explain import status_report
+from rulegen_dagster.workflow.intake import submit_file
+from rulegen_dagster.workflow.publish import publish
+from rulegen_dagster.workflow.runtime import Runtime
+
+FileArgument = Annotated[Path, typer.Argument(help="The specification: .md, .markdown or .txt, UTF-8.")]
+KeyOption = Annotated[
+    str | None,
+    typer.Option("--key", help="Your idempotency key; without one, it is made of the file's name and content."),
+]
+JobArgument = Annotated[str, typer.Argument(help="The job: TENANT/KEY, or KEY for the tenant of --tenant.")]
+
+_REACHED = frozenset({JobState.AWAITING_CONFIRMATION, JobState.COMPLETED})
+
+
+@reports_errors
+def run(
+    file: FileArgument,
+    tenant: TenantOption = DEFAULT_TENANT,
+    key: KeyOption = None,
+    confirm: Annotated[
+        bool, typer.Option("--confirm", help="Confirm the action set as it is, and publish the ruleset.")
+    ] = False,
+    json_output: JsonFlag = False,
+) -> None:
+    """Take a specification through the whole pipeline, in this process.
+
+    The job stops where a person has to confirm; --confirm does that too and publishes. The same command again goes
+    on where the job stands: what is accepted already is not generated again. Exit code 0 means that the job waits
+    for a confirmation, or is published.
+
+    \b
+    Examples:
+      rulegen run policy.md
+      rulegen run policy.md --tenant acme --key travel-2027 --json
+      rulegen run policy.md --confirm
+    """
+    with runtime() as opened:
+        intake = submit_file(opened, file, tenant=tenant, key=key, actor=actor())
+        calls_before = opened.ledger.reads.provider_calls(intake.job.job_id)
+        with JobProgress(opened, intake.job.job_id, quiet=json_output) as progress:
+            job = drive(opened, intake.job, observe=progress.observe, on_wait=progress.waiting)
+        if confirm and job.state is JobState.AWAITING_CONFIRMATION:
+            opened.ledger.actions.confirm(job.job_id, str(job.action_set_digest), actor=actor())
+            job = opened.ledger.reads.job_by_id(job.job_id)
+        if job.state is JobState.EXECUTING:
+            publish(opened, job)
+        report = status_report(opened, job, calls_before=calls_before)
+        if intake.existing:
+            report["existing"] = True
+        _show(report, json_output)
+        if JobState(report["state"]) not in _REACHED:
+            raise typer.Exit(1)
+
+
+@reports_errors
+def submit(
+    file: FileArgument,
+    tenant: TenantOption = DEFAULT_TENANT,
+    key: KeyOption = None,
+    json_output: JsonFlag = False,
+) -> None:
+    """Accept a specification as a job and return at once; Dagster's `due_work` sensor, or `rulegen run`, does the work.
+
+    \b
+    Examples:
+      rulegen submit policy.md
+      rulegen submit policy.md --tenant acme --key travel-2027 --json
+    """
+    with runtime() as opened:
+        intake = submit_file(opened, file, tenant=tenant, key=key, actor=actor())
+        report = status_report(opened, intake.job)
+        if intake.existing:
+            report["existing"] = True
+        _show(report, json_output)
+
+
+@reports_errors
+def status(job: JobArgument, tenant: TenantOption = DEFAULT_TENANT, json_output: JsonFlag = False) -> None:
+    """Show how far a job is, and the one reason why it is not further.
+
+    \b
+    Examples:
+      rulegen status default/expense-policy-1f2e3d4c5b6a
+      rulegen status travel-2027 --tenant acme --json
+    """
+    with runtime() as opened:
+        found = opened.ledger.reads.job(JobName.parse(job, tenant=tenant))
+        _show(status_report(opened, found), json_output)
+
+
+@reports_errors
+def list_jobs(
+    tenant: Annotated[str | None, typer.Option("--tenant", help="Only this tenant's jobs.")] = None,
+    json_output: JsonFlag = False,
+) -> None:
+    """List jobs, oldest first.
+
+    \b
+    Examples:
+      rulegen list
+      rulegen list --tenant acme --json
+    """
+    with runtime() as opened:
+        if tenant is not None:
+            check_tenant(tenant)
+            if tenant not in opened.ledger.submissions.tenants():
+                raise InputError(f"there is no tenant '{tenant}'", code="tenant_not_found")
+        reports = [_line(opened, found.job_id) for found in opened.ledger.reads.jobs(tenant=tenant)]
+        if json_output:
+            print_json({"jobs": reports})
+            return
+        if not reports:
+            out().print(f"no jobs yet in {Settings().home_path}; 'rulegen run FILE' makes one")
+            return
+        table = Table("job", "state", "rules", "calls", "reason", box=None, pad_edge=False)
+        for report in reports:
+            table.add_row(
+                plain(report["job"]),
+                report["state"],
+                str(report["rules"]),
+                str(report["provider_calls"]),
+                plain(report["reason"]),
+            )
+        out().print(table)
+
+
+def _line(opened: Runtime, job_id: int) -> dict[str, Any]:
+    report = status_report(opened, opened.ledger.reads.job_by_id(job_id))
+    return {name: report[name] for name in ("job", "state", "reason", "rules", "provider_calls", "action_set")}
+
+
+def _show(report: dict[str, Any], json_output: bool) -> None:
+    if json_output:
+        print_json(report)
+        return
+    console = out()
+    console.print(plain(f"{report['job']}  {report['state']}", "bold"))
+    if report.get("existing"):
+        console.print("  this submission was here before; its job goes on")
+    label = f" ({report['provider_label']})" if report["provider_label"] else ""
+    console.print(
+        f"  {report['rules']} rules from {report['normative_clauses']} normative clauses,"
+        f" by {report['provider']}{label}"
+    )
+    for reason, count in report["abstained"].items():
+        console.print(f"  no rule: {count} × {reason}")
+    console.print(f"  provider calls: {report['calls_this_run']} now, {report['provider_calls']} in all")
+    for stage, counts in report["stages"].items():
+        if sum(counts.values()):
+            shown = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+            console.print(f"    {stage:<15} {shown}")
+    console.print(plain(f"  {report['reason']}"))
+    if report["published"]:
+        console.print(plain(f"  published: {report['published']}"))
+    elif report["action_set"]:
+        console.print(f"  review it: rulegen review {report['job']}")

@@ -1,0 +1,32 @@
+"""The `rulegen` command: one function for each verb, split over the modules of this package."""
+
+import typer
+
+from rulegen_dagster.cli import decisions, demo, jobs, operate
+
+app = typer.Typer(
+    name="rulegen",
+    help="Turn a written policy into executable, tested rules; no committed work is lost or paid for twice.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("run")(jobs.run)
+app.command("submit")(jobs.submit)
+app.command("status")(jobs.status)
+app.command("list")(jobs.list_jobs)
+app.command("review")(decisions.review)
+app.command("confirm")(decisions.confirm)
+app.command("reject")(decisions.reject)
+app.command("redrive")(decisions.redrive)
+app.add_typer(demo.app, name="demo")
+app.command("doctor")(operate.doctor)
+app.command("migrate")(operate.migrate_ledger)
+app.command("dev")(operate.dev)
+app.add_typer(operate.tenants, name="tenant")
+
+
+def main() -> None:
+    """Run the command line."""
+    app()

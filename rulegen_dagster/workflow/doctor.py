@@ -1,0 +1,96 @@
+"""The doctor: does everything that a job needs work here?"""
+
+import sqlite3
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+from upath import UPath
+
+from rulegen_dagster.domain.errors import RulegenError
+from rulegen_dagster.ledger.blobs import BlobStore
+from rulegen_dagster.ledger.store import open_ledger
+from rulegen_dagster.providers.registry import open_provider
+from rulegen_dagster.rules.packs import load_vocabulary
+from rulegen_dagster.rules.selfcheck import evaluators_agree
+from rulegen_dagster.settings import Settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One check: its name, whether it passed, and what was found or what to do."""
+
+    name: str
+    passed: bool
+    detail: str
+
+
+def examine(settings: Settings) -> list[Check]:
+    """Run every check; none of them raises, and none leaves anything but an empty ledger behind."""
+    probes: dict[str, Callable[[Settings], str]] = {
+        "python": _python,
+        "dagster": _dagster,
+        "sqlite": _sqlite,
+        "ledger": _ledger,
+        "blobs": _blobs,
+        "provider": _provider,
+        "vocabulary": _vocabulary,
+        "evaluators": _evaluators,
+    }
+    return [_run(name, probe, settings) for name, probe in probes.items()]
+
+
+def _run(name: str, probe: Callable[[Settings], str], settings: Settings) -> Check:
+    try:
+        return Check(name=name, passed=True, detail=probe(settings))
+    except RulegenError as error:
+        return Check(name=name, passed=False, detail=error.message)
+    except (OSError, PackageNotFoundError, ImportError) as error:
+        return Check(name=name, passed=False, detail=f"{type(error).__name__}: {error}")
+
+
+def _python(_settings: Settings) -> str:
+    return f"{sys.version_info.major}.{sys.version_info.minor}.{sys.version_info.micro}"
+
+
+def _dagster(_settings: Settings) -> str:
+    core, webserver = version("dagster"), version("dagster-webserver")
+    if core != webserver:
+        raise RulegenError(f"dagster {core} and dagster-webserver {webserver} differ; install from requirements.lock")
+    return core
+
+
+def _sqlite(_settings: Settings) -> str:
+    if sqlite3.sqlite_version_info < (3, 35):
+        raise RulegenError(f"SQLite {sqlite3.sqlite_version} has no RETURNING; 3.35 or newer is needed")
+    return sqlite3.sqlite_version
+
+
+def _ledger(settings: Settings) -> str:
+    ledger = open_ledger(settings.ledger_url, settings.retry_policy)
+    try:
+        jobs = len(ledger.reads.jobs())
+        return f"{ledger.database.dialect}, {jobs} jobs"
+    finally:
+        ledger.close()
+
+
+def _blobs(settings: Settings) -> str:
+    store = BlobStore(UPath(settings.blobs_path))
+    store.get(store.put(b"rulegen doctor\n"))
+    return str(settings.blobs_path)
+
+
+def _provider(settings: Settings) -> str:
+    identity = open_provider(settings.provider, script=settings.script).identity
+    return f"{identity.name} {identity.model_id}" + (f" ({identity.label})" if identity.label else "")
+
+
+def _vocabulary(settings: Settings) -> str:
+    vocabulary = load_vocabulary(settings.vocabulary)
+    return f"{vocabulary.name}@{vocabulary.version}, {len(vocabulary.facts)} facts"
+
+
+def _evaluators(_settings: Settings) -> str:
+    return f"{evaluators_agree()} evaluations agree"

@@ -1,0 +1,66 @@
+"""Driving: take one job through its stages in this process, until a person has to decide or nothing can move."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from rulegen_dagster.domain.states import JobState, Stage
+from rulegen_dagster.domain.work import Landing
+from rulegen_dagster.ledger.claims import Scope
+from rulegen_dagster.ledger.reads import JobRecord
+from rulegen_dagster.workflow.documents import NotReady, Reused, accept, prepare
+from rulegen_dagster.workflow.engine import Engine, Outcome
+from rulegen_dagster.workflow.explain import Reason, reason_of
+from rulegen_dagster.workflow.generate import Generation
+from rulegen_dagster.workflow.runtime import Runtime
+
+GENERATING_STAGES = (Stage.GENERATE_RULES, Stage.GENERATE_TESTS)
+_DOCUMENT_STAGE_OF = {
+    JobState.EXTRACTING: Stage.PARSE,
+    JobState.RETRIEVING: Stage.RETRIEVE,
+    JobState.VALIDATING: Stage.VALIDATE,
+}
+_POLL_S = 0.5
+
+
+def drive(
+    runtime: Runtime,
+    job: JobRecord,
+    *,
+    observe: Callable[[Outcome], None],
+    on_wait: Callable[[Reason], None],
+    sleep: Callable[[float], None] = time.sleep,
+) -> JobRecord:
+    """Run a job until it waits for a person, has ended, or is blocked; return it as it then stands.
+
+    A lease that another process left, or a retry that is due later, is waited for here: this is the foreground
+    process of a user. `on_wait` is told each time.
+    """
+    while True:
+        job = runtime.ledger.reads.job_by_id(job.job_id)
+        if not _step(runtime, job, observe):
+            reason = reason_of(runtime, job)
+            if reason.next_at is None:
+                return runtime.ledger.reads.job_by_id(job.job_id)
+            on_wait(reason)
+            pause = (reason.next_at - runtime.ledger.reads.now()) / 1000
+            sleep(min(max(pause, 0.01), _POLL_S))
+
+
+def _step(runtime: Runtime, job: JobRecord, observe: Callable[[Outcome], None]) -> bool:
+    if job.state in (JobState.GENERATING_RULES, JobState.GENERATING_TESTS):
+        before = runtime.ledger.reads.revision(job.job_id)
+        generate(runtime, Scope(stages=GENERATING_STAGES, job_ids=(job.job_id,)), observe=observe)
+        return runtime.ledger.reads.revision(job.job_id) != before
+    if job.state not in _DOCUMENT_STAGE_OF:
+        return False
+    prepared = prepare(runtime, job.job_id, _DOCUMENT_STAGE_OF[job.state])
+    if isinstance(prepared, (Reused, NotReady)):
+        return False
+    return accept(runtime, prepared) is Landing.ACCEPTED
+
+
+def generate(runtime: Runtime, scope: Scope, *, observe: Callable[[Outcome], None], slots: int | None = None) -> None:
+    """Drain a scope of generating stages with bounded slots."""
+    engine = Engine(runtime, Generation(runtime).attempt, slots=slots or runtime.settings.slots, observe=observe)
+    asyncio.run(engine.drain(scope))

@@ -1,0 +1,170 @@
+"""Explanation: what a job is doing, and the one reason why it does not move."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from rulegen_dagster.domain.rule import RuleOutput
+from rulegen_dagster.domain.states import JOB_STATE_OF_STAGE, TERMINAL_JOB_STATES, JobState, Stage, WorkState
+from rulegen_dagster.ledger.reads import ItemRecord, JobRecord
+from rulegen_dagster.workflow.bundle import accepted_report, report_of
+from rulegen_dagster.workflow.publish import published_path
+from rulegen_dagster.workflow.runtime import Runtime
+
+_STAGE_OF_STATE = {state: stage for stage, state in JOB_STATE_OF_STAGE.items()}
+_SHOWN_STATES = (
+    WorkState.PENDING,
+    WorkState.RUNNING,
+    WorkState.WAITING,
+    WorkState.SUCCEEDED,
+    WorkState.FAILED,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reason:
+    """Why a job stands where it stands: a code for machines, a sentence for people.
+
+    `next_at` is the time (ms on the ledger's clock) at which work goes on by itself, where there is one.
+    """
+
+    code: str
+    text: str
+    next_at: int | None = None
+
+
+def reason_of(runtime: Runtime, job: JobRecord) -> Reason:
+    """Return the one reason why the job is where it is."""
+    if job.state is JobState.COMPLETED:
+        return Reason(code="published", text="the ruleset is published")
+    if job.state in TERMINAL_JOB_STATES:
+        return Reason(code=job.state.value, text=f"the job is {job.state}: {job.end_reason or 'no reason was given'}")
+    if job.state is JobState.AWAITING_CONFIRMATION:
+        return Reason(
+            code="awaiting_confirmation",
+            text=f"a person has to confirm: rulegen confirm {job.name} --action-set {job.action_set_digest}",
+        )
+    if job.state is JobState.EXECUTING:
+        return Reason(code="confirmed", text="the action set is confirmed; the next publisher executes it")
+    if job.state is JobState.VALIDATING and job.validation_passed is False:
+        return _validation_reason(runtime, job)
+    stage = _STAGE_OF_STATE.get(job.state)
+    if stage is None:
+        return Reason(code=job.state.value, text=f"the job is {job.state}")
+    return _stage_reason(stage, runtime.ledger.reads.items(job.job_id, stage), runtime.ledger.reads.now())
+
+
+def _stage_reason(stage: Stage, items: list[ItemRecord], now: int) -> Reason:
+    failed = [item for item in items if item.state is WorkState.FAILED]
+    ready = [item for item in items if _is_ready(item, now)]
+    leased = [item for item in items if item.state is WorkState.RUNNING and (item.lease_until or 0) > now]
+    waiting = [item for item in items if item.state is WorkState.WAITING and (item.next_attempt_at or 0) > now]
+    if ready:
+        return Reason(code="ready", text=f"{_count(ready)} of {stage} can be claimed now", next_at=now)
+    if leased:
+        first = min(leased, key=lambda item: item.lease_until or 0)
+        return Reason(
+            code="leased",
+            text=f"{_count(leased)} of {stage} in flight; {first.key.item_key} is held by {first.worker}"
+            f" until {first.lease_until} ms",
+            next_at=first.lease_until,
+        )
+    if waiting:
+        first = min(waiting, key=lambda item: item.next_attempt_at or 0)
+        return Reason(
+            code="retry_due",
+            text=f"{_count(waiting)} of {stage} wait for a retry; {first.key.item_key} is due at"
+            f" {first.next_attempt_at} ms after {first.error_code}",
+            next_at=first.next_attempt_at,
+        )
+    if failed:
+        named = ", ".join(f"{item.key.item_key} ({item.error_code})" for item in failed[:5])
+        more = f" and {len(failed) - 5} more" if len(failed) > 5 else ""
+        return Reason(
+            code="blocked",
+            text=f"blocked: {_count(failed)} of {stage} failed: {named}{more}; mend the cause, then 'rulegen redrive'",
+        )
+    return Reason(code="advancing", text=f"{stage} is complete")
+
+
+def _validation_reason(runtime: Runtime, job: JobRecord) -> Reason:
+    report = report_of(accepted_report(runtime, job.job_id) or "{}")
+    if report.get("rules") == 0:
+        listed = ", ".join(f"{reason} {count}" for reason, count in sorted(report.get("abstained", {}).items()))
+        return Reason(
+            code="nothing_to_publish",
+            text=f"none of the {sum(report.get('abstained', {}).values())} normative clauses gave a rule"
+            f" ({listed or 'there is no normative clause'}); reject the job, or submit another text",
+        )
+    failures = [f for clause in report.get("clauses", []) for f in clause["failures"]] + report.get("failures", [])
+    first = failures[0] if failures else {"code": "unknown", "path": "", "message": ""}
+    return Reason(
+        code="validation_failed",
+        text=f"validation found {len(failures)} failure(s), first {first['code']} at {first['path']}:"
+        f" {first['message']}; see 'rulegen review'",
+    )
+
+
+def status_report(runtime: Runtime, job: JobRecord, *, calls_before: int | None = None) -> dict[str, Any]:
+    """Return the job's status as plain data, in the shape that `rulegen status --json` prints.
+
+    `calls_before` is the job's number of provider calls when the command began; without it the command caused none.
+    """
+    job = runtime.ledger.reads.job_by_id(job.job_id)
+    counts = runtime.ledger.reads.stage_counts(job.job_id)
+    calls = runtime.ledger.reads.provider_calls(job.job_id)
+    reason = reason_of(runtime, job)
+    published = published_path(runtime, job)
+    return {
+        "job": str(job.name),
+        "state": job.state.value,
+        "reason": reason.text,
+        "reason_code": reason.code,
+        "stages": {stage.value: {state.value: counts[stage][state] for state in _SHOWN_STATES} for stage in Stage},
+        "provider_calls": calls,
+        "calls_this_run": 0 if calls_before is None else calls - calls_before,
+        "action_set": job.action_set_digest,
+        "published": str(published) if published else None,
+        "provider": job.behaviour["provider"],
+        "provider_label": runtime.provider(job.behaviour["provider"]).identity.label,
+        "file": job.file_name,
+        "predecessor": str(job.predecessor) if job.predecessor else None,
+        **_extraction_report(runtime, job),
+    }
+
+
+def _extraction_report(runtime: Runtime, job: JobRecord) -> dict[str, Any]:
+    rules, abstained = 0, dict[str, int]()
+    items = runtime.ledger.reads.items(job.job_id, Stage.GENERATE_RULES)
+    for item in items:
+        if item.output is not None:
+            output = RuleOutput.model_validate_json(item.output)
+            rules += len(output.rules)
+            if output.no_rule is not None:
+                abstained[output.no_rule.reason] = abstained.get(output.no_rule.reason, 0) + 1
+    return {
+        "normative_clauses": len(items),
+        "rules": rules,
+        "abstained": dict(sorted(abstained.items())),
+        "failed_items": [
+            {"item": item.key.item_key, "stage": item.key.stage.value, "code": item.error_code}
+            for stage in Stage
+            for item in runtime.ledger.reads.items(job.job_id, stage)
+            if item.state is WorkState.FAILED
+        ],
+    }
+
+
+def _is_ready(item: ItemRecord, now: int) -> bool:
+    match item.state:
+        case WorkState.PENDING:
+            return True
+        case WorkState.WAITING:
+            return (item.next_attempt_at or 0) <= now
+        case WorkState.RUNNING:
+            return (item.lease_until or 0) <= now
+        case _:
+            return False
+
+
+def _count(items: list[ItemRecord]) -> str:
+    return "1 item" if len(items) == 1 else f"{len(items)} items"

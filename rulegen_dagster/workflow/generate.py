@@ -1,0 +1,162 @@
+"""One attempt at one rule or test item: ask the provider, validate the draft, offer the output."""
+
+import asyncio
+from dataclasses import dataclass
+
+from rulegen_dagster.domain.canonical import canonical_json
+from rulegen_dagster.domain.clause import Clause, ContextEntry
+from rulegen_dagster.domain.errors import (
+    DraftRejectedError,
+    ProviderAmbiguousError,
+    ProviderPermanentError,
+    ProviderRateLimitedError,
+    ProviderRetryableError,
+)
+from rulegen_dagster.domain.rule import NoRuleDraft, RuleOutput, SuiteOutput
+from rulegen_dagster.domain.states import AttemptOutcome, Stage
+from rulegen_dagster.domain.vocabulary import Vocabulary
+from rulegen_dagster.domain.work import Claim, FailedAttempt, Offer, Usage
+from rulegen_dagster.providers.port import Provider, ProviderReply, ProviderRequest
+from rulegen_dagster.rules.drafts import read_rules_draft, read_tests_draft
+from rulegen_dagster.rules.packs import load_vocabulary
+from rulegen_dagster.workflow.extract import load_context
+from rulegen_dagster.workflow.runtime import Runtime
+
+NO_RULE_NO_TESTS = "clause_has_no_rule"
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobMaterial:
+    """What every attempt of one job needs: clauses by ordinal, their context, the vocabulary, the provider."""
+
+    clauses: dict[int, Clause]
+    context: dict[int, tuple[ContextEntry, ...]]
+    vocabulary: Vocabulary
+    provider: Provider
+
+
+class Generation:
+    """Runs attempts of the generating stages; keeps each job's material while it lives."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        """Read jobs through the runtime's ledger."""
+        self._runtime = runtime
+        self._material: dict[int, JobMaterial] = {}
+        self._without_rules: dict[int, frozenset[str]] = {}
+
+    async def attempt(self, claim: Claim) -> Offer | FailedAttempt:
+        """Make one attempt. Whatever the provider does becomes a result; only a defect of ours raises."""
+        material = await self._of_job(claim.key.job_id)
+        stage = claim.key.stage
+        if stage is Stage.GENERATE_TESTS and claim.key.item_key in await self._ruleless(claim.key.job_id):
+            nothing = SuiteOutput(no_tests=NoRuleDraft(reason=NO_RULE_NO_TESTS))
+            return Offer(claim=claim, output=canonical_json(nothing.model_dump(mode="json")))
+        clause = material.clauses[_clause_of(claim)]
+        request = ProviderRequest(
+            stage=stage,
+            job=claim.job,
+            item_key=claim.key.item_key,
+            attempt=claim.attempt,
+            operation_key=claim.operation_key,
+            timeout_ms=self._runtime.settings.call_timeout_ms,
+            clause=clause,
+            context=material.context.get(clause.ordinal, ()),
+            vocabulary=material.vocabulary,
+        )
+        return await _call(material.provider, request, claim)
+
+    async def _of_job(self, job_id: int) -> JobMaterial:
+        if job_id not in self._material:
+            self._material[job_id] = await asyncio.to_thread(load_material, self._runtime, job_id)
+        return self._material[job_id]
+
+    async def _ruleless(self, job_id: int) -> frozenset[str]:
+        if job_id not in self._without_rules:
+            items = await asyncio.to_thread(self._runtime.ledger.reads.items, job_id, Stage.GENERATE_RULES)
+            self._without_rules[job_id] = frozenset(
+                item.key.item_key
+                for item in items
+                if item.output is not None and not RuleOutput.model_validate_json(item.output).rules
+            )
+        return self._without_rules[job_id]
+
+
+def load_material(runtime: Runtime, job_id: int) -> JobMaterial:
+    """Read what a job's attempts need, as the job froze it.
+
+    Raises `ProviderConfigError` or `VocabularyError` where this release cannot provide what the behaviour names.
+    """
+    job = runtime.ledger.reads.job_by_id(job_id)
+    return JobMaterial(
+        clauses={clause.ordinal: clause for clause in runtime.ledger.reads.clauses(job_id)},
+        context=load_context(runtime, job_id),
+        vocabulary=load_vocabulary(job.behaviour["vocabulary"].split("@")[0]),
+        provider=runtime.provider(job.behaviour["provider"]),
+    )
+
+
+async def _call(provider: Provider, request: ProviderRequest, claim: Claim) -> Offer | FailedAttempt:
+    name = provider.identity.name
+
+    def failed(outcome: AttemptOutcome, code: str, message: str, *, usage: Usage | None = None) -> FailedAttempt:
+        return FailedAttempt(
+            claim=claim,
+            outcome=outcome,
+            error_code=code,
+            message=message[:300],
+            provider=name,
+            provider_called=True,
+            usage=usage or Usage(model_id=provider.identity.model_id),
+        )
+
+    try:
+        reply = await asyncio.wait_for(provider.call(request), request.timeout_ms / 1000)
+    except ProviderRateLimitedError as error:
+        limited = failed(AttemptOutcome.RATE_LIMITED, error.code, error.message)
+        return FailedAttempt(**{**vars(limited), "retry_after_ms": error.retry_after_ms})
+    except ProviderRetryableError as error:
+        return failed(AttemptOutcome.RETRYABLE, error.code, error.message)
+    except ProviderPermanentError as error:
+        return failed(AttemptOutcome.PERMANENT, error.code, error.message)
+    except ProviderAmbiguousError as error:
+        return failed(AttemptOutcome.AMBIGUOUS, error.code, error.message)
+    except TimeoutError:
+        return failed(
+            AttemptOutcome.AMBIGUOUS, "provider_timeout", f"no answer within {request.timeout_ms} ms; it may be billed"
+        )
+    except Exception as error:
+        # The text of a client's exception may quote the prompt; its type is enough to find it.
+        return failed(AttemptOutcome.AMBIGUOUS, "provider_unknown_error", f"the call ended in {type(error).__name__}")
+    usage = _usage(reply)
+    try:
+        output = _validated(reply.draft, request)
+    except DraftRejectedError as error:
+        return failed(AttemptOutcome.INVALID_OUTPUT, error.code, error.message, usage=usage)
+    return Offer(claim=claim, output=output, provider=name, provider_called=True, usage=usage)
+
+
+def _validated(draft: str, request: ProviderRequest) -> str:
+    accepted: RuleOutput | SuiteOutput
+    if request.stage is Stage.GENERATE_RULES:
+        accepted = read_rules_draft(
+            draft, clause=request.clause, item_key=request.item_key, vocabulary=request.vocabulary
+        )
+    else:
+        accepted = read_tests_draft(draft, vocabulary=request.vocabulary)
+    return canonical_json(accepted.model_dump(mode="json"))
+
+
+def _usage(reply: ProviderReply) -> Usage:
+    return Usage(
+        model_id=reply.model_id,
+        request_id=reply.request_id,
+        tokens_in=reply.tokens_in,
+        tokens_out=reply.tokens_out,
+        cost_micros=reply.cost_micros,
+    )
+
+
+def _clause_of(claim: Claim) -> int:
+    if claim.clause_ordinal is None:
+        raise ValueError(f"the item {claim.key.item_key} of stage {claim.key.stage} names no clause")
+    return claim.clause_ordinal

@@ -1,0 +1,123 @@
+"""Intake: an upload becomes a durable job, or is refused with nothing stored."""
+
+import os
+import stat
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from rulegen_dagster.domain.behaviour import PIPELINE_REVISION, RETRIEVAL_INDEX, VALIDATION_POLICY, Behaviour
+from rulegen_dagster.domain.canonical import digest_of, sha256_hex
+from rulegen_dagster.domain.errors import SpecError
+from rulegen_dagster.domain.identity import (
+    DEFAULT_TENANT,
+    JobName,
+    check_submission_key,
+    check_tenant,
+    default_submission_key,
+    ruleset_name,
+)
+from rulegen_dagster.domain.rule import OUTPUT_SCHEMA_VERSION
+from rulegen_dagster.ledger.reads import JobRecord
+from rulegen_dagster.ledger.submissions import Submission
+from rulegen_dagster.rules.packs import load_vocabulary
+from rulegen_dagster.specs.document import read_document
+from rulegen_dagster.workflow.runtime import Runtime
+
+
+@dataclass(frozen=True, kw_only=True)
+class Intake:
+    """The job of an upload; `existing` tells that the same submission was here before."""
+
+    job: JobRecord
+    existing: bool
+
+
+def submit_file(
+    runtime: Runtime, path: Path, *, tenant: str = DEFAULT_TENANT, key: str | None = None, actor: str
+) -> Intake:
+    """Read a file and submit it. Raises `SpecError`, `IdentityError`, `TenantNotFoundError`, `SubmissionConflictError`.
+
+    Without a key, one is made of the file's name and content, so the same file again is the same job.
+    """
+    return submit_upload(
+        runtime,
+        read_upload(path, runtime.settings.max_upload_bytes, follow_links=True),
+        path.name,
+        tenant=tenant,
+        key=key,
+        actor=actor,
+    )
+
+
+def submit_upload(runtime: Runtime, data: bytes, file_name: str, *, tenant: str, key: str | None, actor: str) -> Intake:
+    """Submit bytes under a file name; see `submit_file`.
+
+    The upload is parsed before anything is stored, so that a refusal leaves no trace. The blob is written before the
+    transaction that names it.
+    """
+    check_tenant(tenant)
+    if key is not None:
+        check_submission_key(key)
+    read_document(data, file_name, max_bytes=runtime.settings.max_upload_bytes)
+    digest = sha256_hex(data)
+    name = JobName(tenant=tenant, submission_key=key or default_submission_key(file_name, digest))
+    request = Submission(
+        name=name,
+        input_digest=digest,
+        file_name=file_name,
+        size_bytes=len(data),
+        ruleset=ruleset_name(file_name),
+        behaviour=current_behaviour(runtime),
+    )
+    runtime.blobs.put(data)
+    accepted = runtime.ledger.submissions.submit(request, actor=actor)
+    return Intake(job=runtime.ledger.reads.job_by_id(accepted.job_id), existing=accepted.existing)
+
+
+def current_behaviour(runtime: Runtime) -> Behaviour:
+    """Return the behaviour that a job submitted now would freeze."""
+    identity = runtime.provider(runtime.settings.provider).identity
+    vocabulary = load_vocabulary(runtime.settings.vocabulary)
+    return Behaviour(
+        application_release=version("rulegen-dagster"),
+        pipeline_revision=PIPELINE_REVISION,
+        provider=identity.name,
+        model_id=identity.model_id,
+        provider_settings=dict(identity.settings),
+        output_schema=OUTPUT_SCHEMA_VERSION,
+        vocabulary=f"{vocabulary.name}@{vocabulary.version}",
+        vocabulary_digest=digest_of(vocabulary.model_dump(mode="json")),
+        retrieval_index=RETRIEVAL_INDEX,
+        validation_policy=VALIDATION_POLICY,
+    )
+
+
+def read_upload(path: Path, max_bytes: int, *, follow_links: bool) -> bytes:
+    """Read a regular file of at most `max_bytes`. Raises `SpecError`.
+
+    A symbolic link is followed only for somebody who could read its target anyway. The size is checked on the open file and while reading, so a file that grows or is swapped cannot get past it.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | (0 if follow_links else os.O_NOFOLLOW))
+    except FileNotFoundError:
+        raise SpecError(f"there is no file {path.name}", code="file_not_found") from None
+    except OSError as error:
+        if path.is_symlink() and not follow_links:
+            raise SpecError(f"{path.name} is a symbolic link; give the file itself", code="symbolic_link") from None
+        raise SpecError(f"{path.name} cannot be read: {error.strerror}", code="unreadable") from error
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise SpecError(f"{path.name} is not a regular file", code="not_a_file")
+        if status.st_size <= max_bytes:
+            try:
+                data = file.read(max_bytes + 1)
+            except OSError as error:
+                raise SpecError(f"{path.name} cannot be read: {error.strerror}", code="unreadable") from error
+            if len(data) <= max_bytes:
+                return data
+    raise SpecError(
+        f"{path.name} is larger than {max_bytes:,} bytes; split it, or raise RULEGEN_MAX_UPLOAD_BYTES",
+        code="too_large",
+    )

@@ -1,0 +1,277 @@
+"""Partitions: many keys of the `rules` set worked on in one run, each with an outcome of its own."""
+
+import asyncio
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rulegen_dagster.domain.errors import InputError
+from rulegen_dagster.domain.states import JOB_STATE_OF_STAGE, JobState, Stage, WorkState
+from rulegen_dagster.domain.work import Landing, Offer, Usage, WorkKey
+from rulegen_dagster.ledger.claims import Scope
+from rulegen_dagster.ledger.reads import ItemRecord, JobRecord
+from rulegen_dagster.workflow.engine import Accept, Engine, Outcome
+from rulegen_dagster.workflow.generate import Generation
+from rulegen_dagster.workflow.runtime import Runtime
+
+RETIRED_STATES = frozenset({JobState.FAILED, JobState.CANCELLED, JobState.EXPIRED})
+"""Jobs whose keys are retired: they ended without a result, and their keys are never worked on again."""
+
+
+class KeyState(StrEnum):
+    """What a run can say of one key."""
+
+    #: Accepted in this run.
+    ACCEPTED = "accepted"
+    #: Accepted earlier, or by another run; nothing was called for it here.
+    REUSED = "reused"
+    #: Out of attempts, or a permanent error.
+    FAILED = "failed"
+    #: A retry is due later; the ledger keeps the time.
+    WAITING = "waiting"
+    #: Another worker holds the lease.
+    LEASED = "leased"
+    #: An earlier stage of the job is not complete.
+    BLOCKED = "blocked"
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyOutcome:
+    """What became of one key in one stage; `output` is the accepted output, `reason` is set where there is none."""
+
+    partition_key: str
+    stage: Stage
+    state: KeyState
+    item_key: str
+    job: str
+    attempt: int
+    output: str | None = None
+    provider: str | None = None
+    provider_called: bool = False
+    usage: Usage = Usage()
+    reason: str | None = None
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether the key has an accepted output now."""
+        return self.state in (KeyState.ACCEPTED, KeyState.REUSED)
+
+
+def drain_keys(
+    runtime: Runtime,
+    keys: Sequence[str],
+    stages: Sequence[Stage],
+    *,
+    accept: Accept,
+    redrive_reason: str | None,
+) -> Iterator[KeyOutcome]:
+    """Work on every key in every stage; yield each key's outcome once for each stage, as soon as it is known.
+
+    Accepted outputs are never generated again. `redrive_reason` gives failed items new attempts first, because a
+    person asked for it. Raises `InputError` for an empty list and for unknown or retired keys, before any call.
+
+    The engine runs in a thread of its own: what the consumer does with an outcome never holds up a slot.
+    """
+    known = _known(runtime, keys)
+    jobs = {job_id: runtime.ledger.reads.job_by_id(job_id) for job_id in {i.key.job_id for i in known.values()}}
+    _refuse_retired(known, jobs)
+    if redrive_reason is not None:
+        _redrive(runtime, known, stages, redrive_reason)
+    told: set[tuple[Stage, str]] = set()
+    for outcome in _accepted_before(runtime, keys, stages, jobs):
+        told.add((outcome.stage, outcome.partition_key))
+        yield outcome
+    missing = [
+        WorkKey(job_id=known[key].key.job_id, stage=stage, item_key=known[key].key.item_key)
+        for stage in stages
+        for key in keys
+        if (stage, key) not in told
+    ]
+    if missing:
+        for ended in _Drain(runtime, Scope(stages=tuple(stages), items=tuple(missing)), accept):
+            if isinstance(ended.result, Offer) and ended.landing is Landing.ACCEPTED:
+                outcome = _accepted(ended.result)
+                told.add((outcome.stage, outcome.partition_key))
+                yield outcome
+    for stage in stages:
+        left = tuple(key for key in keys if (stage, key) not in told)
+        yield from _left_over(runtime, stage, left, known, jobs)
+
+
+def _known(runtime: Runtime, keys: Sequence[str]) -> dict[str, ItemRecord]:
+    if not keys:
+        raise InputError(
+            "the run names no partition key (an empty or reversed range); select keys of the rules", code="no_keys"
+        )
+    known = runtime.ledger.reads.items_by_partition(Stage.GENERATE_RULES, tuple(keys))
+    unknown = [key for key in keys if key not in known]
+    if unknown:
+        raise InputError(
+            f"{len(unknown)} of {len(keys)} keys are not in the ledger, first '{unknown[0][:64]}'; keys come from"
+            " parsed specifications alone, they cannot be made by hand",
+            code="unknown_key",
+        )
+    return known
+
+
+def _refuse_retired(known: dict[str, ItemRecord], jobs: dict[int, JobRecord]) -> None:
+    retired = [key for key, item in known.items() if jobs[item.key.job_id].state in RETIRED_STATES]
+    if retired:
+        job = jobs[known[retired[0]].key.job_id]
+        raise InputError(
+            f"{len(retired)} keys are retired, first '{retired[0]}': their job {job.name} is {job.state};"
+            " submit the specification again under a new key",
+            code="retired_key",
+        )
+
+
+def _redrive(runtime: Runtime, known: dict[str, ItemRecord], stages: Sequence[Stage], reason: str) -> None:
+    by_job: dict[int, list[str]] = {}
+    for item in known.values():
+        by_job.setdefault(item.key.job_id, []).append(item.key.item_key)
+    for job_id, item_keys in by_job.items():
+        for stage in stages:
+            runtime.ledger.redrives.redrive(job_id, stage, item_keys, actor=runtime.worker, reason=reason)
+
+
+def _accepted_before(
+    runtime: Runtime, keys: Sequence[str], stages: Sequence[Stage], jobs: dict[int, JobRecord]
+) -> Iterator[KeyOutcome]:
+    for stage in stages:
+        items = runtime.ledger.reads.items_by_partition(stage, tuple(keys))
+        accepted = [items[key] for key in keys if key in items and items[key].state is WorkState.SUCCEEDED]
+        yield from _reused(runtime, accepted, jobs)
+
+
+def _reused(runtime: Runtime, items: Sequence[ItemRecord], jobs: dict[int, JobRecord]) -> Iterator[KeyOutcome]:
+    if not items:
+        return
+    made = runtime.ledger.reads.accepted_attempts({item.key.job_id for item in items})
+    for item in items:
+        attempt = made[item.key]
+        yield KeyOutcome(
+            partition_key=str(item.partition_key),
+            stage=item.key.stage,
+            state=KeyState.REUSED,
+            item_key=item.key.item_key,
+            job=str(jobs[item.key.job_id].name),
+            attempt=attempt.attempt,
+            output=item.output,
+            provider=attempt.provider,
+            provider_called=False,
+            usage=Usage(
+                model_id=attempt.model_id,
+                request_id=attempt.request_id,
+                tokens_in=attempt.tokens_in,
+                tokens_out=attempt.tokens_out,
+                cost_micros=attempt.cost_micros,
+            ),
+        )
+
+
+def _accepted(offer: Offer) -> KeyOutcome:
+    return KeyOutcome(
+        partition_key=str(offer.claim.partition_key),
+        stage=offer.claim.key.stage,
+        state=KeyState.ACCEPTED,
+        item_key=offer.claim.key.item_key,
+        job=offer.claim.job,
+        attempt=offer.claim.attempt,
+        output=offer.output,
+        provider=offer.provider,
+        provider_called=offer.provider_called,
+        usage=offer.usage,
+    )
+
+
+def _left_over(
+    runtime: Runtime,
+    stage: Stage,
+    keys: tuple[str, ...],
+    known: dict[str, ItemRecord],
+    jobs: dict[int, JobRecord],
+) -> Iterator[KeyOutcome]:
+    """Say of each key that this run did not get accepted what it is waiting for, or that another run got it."""
+    items = runtime.ledger.reads.items_by_partition(stage, keys)
+    elsewhere = [item for item in items.values() if item.state is WorkState.SUCCEEDED]
+    yield from _reused(runtime, elsewhere, jobs)
+    for key in keys:
+        item = items.get(key)
+        if item is not None and item.state is WorkState.SUCCEEDED:
+            continue
+        state, reason = _why(runtime, stage, item, known[key].key.job_id)
+        yield KeyOutcome(
+            partition_key=key,
+            stage=stage,
+            state=state,
+            item_key=known[key].key.item_key,
+            job=str(jobs[known[key].key.job_id].name),
+            attempt=item.attempts if item else 0,
+            reason=reason,
+        )
+
+
+def _why(runtime: Runtime, stage: Stage, item: ItemRecord | None, job_id: int) -> tuple[KeyState, str]:
+    job = runtime.ledger.reads.job_by_id(job_id)
+    if item is None or (item.state is not WorkState.FAILED and job.state is not JOB_STATE_OF_STAGE[stage]):
+        return KeyState.BLOCKED, f"the job is {job.state}; {stage} begins when every earlier item is accepted"
+    match item.state:
+        case WorkState.FAILED:
+            return KeyState.FAILED, f"{item.error_code}: {item.error_message}"
+        case WorkState.WAITING:
+            return KeyState.WAITING, f"retry due at {item.next_attempt_at} ms after {item.error_code}"
+        case WorkState.RUNNING:
+            return KeyState.LEASED, f"held by {item.worker} until {item.lease_until} ms"
+        case _:
+            return KeyState.WAITING, "can be claimed now"
+
+
+class _Drain:
+    """Runs an engine in a thread and hands its outcomes over; leaving the loop early stops the engine."""
+
+    def __init__(self, runtime: Runtime, scope: Scope, accept: Accept) -> None:
+        self._runtime = runtime
+        self._scope = scope
+        self._accept = accept
+        self._outcomes: queue.SimpleQueue[Outcome | BaseException | None] = queue.SimpleQueue()
+        self._loop = asyncio.new_event_loop()
+        self._stopped = False
+
+    def __iter__(self) -> Iterator[Outcome]:
+        thread = threading.Thread(target=self._work, name="engine", daemon=True)
+        thread.start()
+        try:
+            while (outcome := self._outcomes.get()) is not None:
+                if isinstance(outcome, BaseException):
+                    raise outcome
+                yield outcome
+        finally:
+            self._stopped = True
+            if thread.is_alive():
+                self._loop.call_soon_threadsafe(self._cancel)
+            thread.join()
+
+    def _work(self) -> None:
+        engine = Engine(
+            self._runtime,
+            Generation(self._runtime).attempt,
+            slots=self._runtime.settings.slots,
+            observe=self._outcomes.put,
+            accept=self._accept,
+        )
+        try:
+            asyncio.set_event_loop(self._loop)
+            self._loop.run_until_complete(engine.drain(self._scope))
+        except asyncio.CancelledError:
+            pass
+        except BaseException as error:
+            self._outcomes.put(error)
+        finally:
+            self._loop.run_until_complete(self._loop.shutdown_default_executor())
+            self._outcomes.put(None)
+
+    def _cancel(self) -> None:
+        for task in asyncio.all_tasks(self._loop):
+            task.cancel()

@@ -1,0 +1,175 @@
+"""Publishing: a confirmed action set becomes an immutable bundle, once.
+
+The bundle is written beside its place and moved there by one rename, under a name that its action set determines. A
+publisher that was lost on the way leaves either nothing or the whole bundle, and the next one looks before it writes.
+"""
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rulegen_dagster.domain.canonical import canonical_json, sha256_hex
+from rulegen_dagster.domain.errors import PublishError
+from rulegen_dagster.domain.states import ActionState, JobState
+from rulegen_dagster.ledger.actions import ActionClaim, Decision
+from rulegen_dagster.ledger.reads import JobRecord
+from rulegen_dagster.workflow.bundle import BUNDLE_FORMAT, accepted_report, build_bundle, clause_entries
+from rulegen_dagster.workflow.runtime import Runtime
+
+MANIFEST = "manifest.json"
+CONFIRMATION = "confirmation.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """A published bundle; `reused` tells that it was there already."""
+
+    path: Path
+    manifest_digest: str
+    reused: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class NothingToPublish:
+    """Why there is nothing to publish now."""
+
+    code: str
+    reason: str
+
+
+def publish(runtime: Runtime, job: JobRecord) -> Published | NothingToPublish:
+    """Publish a job whose action set is confirmed; a second call finds it done and changes nothing.
+
+    Raises `PublishError` where the bundle cannot be written, or where what would be written is not what was
+    confirmed. The action is then `unknown` and the next call reconciles it.
+    """
+    done = published_path(runtime, job)
+    if done is not None:
+        receipt = runtime.ledger.reads.actions(job.job_id)[0].receipt or {}
+        return Published(path=done, manifest_digest=str(receipt.get("manifest_sha256")), reused=True)
+    claim = runtime.ledger.actions.claim(job.job_id, token=runtime.tokens(), claimant=runtime.claimant)
+    if claim is None:
+        return _why_not(runtime, job)
+    decision = runtime.ledger.actions.decision(job.job_id, claim.action_set_digest)
+    if decision is None or decision.decision != "confirmed":
+        raise PublishError("the action set has no confirmation", code="not_confirmed")
+    target = bundle_path(runtime, job, claim.action_set_digest)
+    try:
+        reused = target.exists()
+        if not reused:
+            _write(runtime, job, claim, decision, target)
+        manifest_digest = verify_bundle(target, claim.action_set_digest)
+    except (OSError, PublishError) as error:
+        runtime.ledger.actions.release(claim, error_code="publish_failed", actor=runtime.worker)
+        if isinstance(error, PublishError):
+            raise
+        raise PublishError(f"the bundle cannot be written: {error.strerror}") from error
+    receipt_text = canonical_json(
+        {"path": str(target.relative_to(runtime.settings.published_path)), "manifest_sha256": manifest_digest}
+    )
+    if not runtime.ledger.actions.finish(claim, receipt=receipt_text, actor=runtime.worker):
+        return NothingToPublish(code="stale", reason="another publisher took the action over; it finishes it")
+    return Published(path=target, manifest_digest=manifest_digest, reused=reused)
+
+
+def bundle_path(runtime: Runtime, job: JobRecord, action_set_digest: str) -> Path:
+    """Return where the bundle of an action set belongs."""
+    return runtime.settings.published_path / job.name.tenant / job.ruleset / action_set_digest
+
+
+def published_path(runtime: Runtime, job: JobRecord) -> Path | None:
+    """Return where the job's bundle was published, by its receipt; None where it was not."""
+    for action in runtime.ledger.reads.actions(job.job_id):
+        if action.kind == "publish" and action.state == ActionState.DONE and action.receipt is not None:
+            return runtime.settings.published_path / str(action.receipt["path"])
+    return None
+
+
+def verify_bundle(path: Path, action_set_digest: str) -> str:
+    """Read a bundle back and check every digest of its manifest; return the manifest's own digest.
+
+    Raises `PublishError` where a file is missing, differs, or does not belong to the action set.
+    """
+    try:
+        manifest_bytes = (path / MANIFEST).read_bytes()
+        manifest: dict[str, Any] = json.loads(manifest_bytes)
+        found = {name: sha256_hex((path / name).read_bytes()) for name in manifest["files"]}
+    except (OSError, ValueError, KeyError) as error:
+        raise PublishError(f"the bundle at {path} cannot be read back: {type(error).__name__}") from error
+    if manifest.get("action_set") != action_set_digest or found != manifest["files"]:
+        raise PublishError(f"the bundle at {path} is not what its manifest says; move it away and publish again")
+    return sha256_hex(manifest_bytes)
+
+
+def _write(runtime: Runtime, job: JobRecord, claim: ActionClaim, decision: Decision, target: Path) -> None:
+    bundle = build_bundle(runtime, job, clause_entries(runtime, job.job_id), str(accepted_report(runtime, job.job_id)))
+    if bundle.digests != json.loads(claim.content)["files"]:
+        raise PublishError(
+            "what would be published is not what was confirmed; the bundle's digests differ", code="not_confirmed"
+        )
+    files = dict(bundle.files)
+    files[CONFIRMATION] = canonical_json(
+        {
+            "action_set": claim.action_set_digest,
+            "decision": decision.decision,
+            "actor": decision.actor,
+            "decided_at_ms": decision.decided_at,
+        }
+    ).encode()
+    manifest = {
+        "format": BUNDLE_FORMAT,
+        "job": str(job.name),
+        "ruleset": job.ruleset,
+        "behaviour": job.behaviour_digest,
+        "action_set": claim.action_set_digest,
+        "files": {name: sha256_hex(data) for name, data in sorted(files.items())},
+    }
+    files[MANIFEST] = canonical_json(manifest).encode()
+    _place(files, target, claim.token)
+
+
+def _place(files: dict[str, bytes], target: Path, token: str) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    for left_over in target.parent.glob(f".{target.name}.*.partial"):
+        shutil.rmtree(left_over, ignore_errors=True)
+    partial = target.parent / f".{target.name}.{token}.partial"
+    partial.mkdir()
+    for name, data in files.items():
+        path = partial / name
+        with path.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        path.chmod(0o444)
+    _sync_folder(partial)
+    try:
+        partial.rename(target)
+    except OSError as error:
+        # Another publisher of the same action set was first; what it wrote is verified like our own.
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        shutil.rmtree(partial, ignore_errors=True)
+    _sync_folder(target.parent)
+
+
+def _sync_folder(path: Path) -> None:
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # some file systems cannot sync a folder
+            os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _why_not(runtime: Runtime, job: JobRecord) -> NothingToPublish:
+    state = runtime.ledger.reads.job_by_id(job.job_id).state
+    if state is JobState.EXECUTING:
+        return NothingToPublish(code="leased", reason="another publisher holds the action's lease")
+    return NothingToPublish(
+        code="not_confirmed", reason=f"the job is {state}; a ruleset is published after its action set is confirmed"
+    )
