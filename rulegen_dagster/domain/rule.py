@@ -160,9 +160,7 @@ class TestCase(_Frozen):
 
 
 class TestsReply(_Frozen):
-    """What a provider returns when it is asked for the tests of one clause; it never sees the rule.
-
-    """
+    """What a provider returns when it is asked for the tests of one clause; it never sees the rule."""
 
     __test__ = False
 

@@ -213,9 +213,7 @@ class Actions:
 
     def _decision(self, connection: Connection, job_id: int, digest: str) -> Decision | None:
         row = connection.execute(
-            sa.select(confirmation).where(
-                confirmation.c.job_id == job_id, confirmation.c.action_set_digest == digest
-            )
+            sa.select(confirmation).where(confirmation.c.job_id == job_id, confirmation.c.action_set_digest == digest)
         ).first()
         if row is None:
             return None

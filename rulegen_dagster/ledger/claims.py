@@ -197,7 +197,9 @@ class Claims:
                 work_item.c.stage == sa.bindparam("stage", type_=sa.Text),
                 job.c.state == sa.bindparam("job_state", type_=sa.Text),
                 # Named so that the partial index of open items applies.
-                work_item.c.state.in_([sa.literal_column("'pending'"), sa.literal_column("'running'"), sa.literal_column("'waiting'")]),
+                work_item.c.state.in_(
+                    [sa.literal_column("'pending'"), sa.literal_column("'running'"), sa.literal_column("'waiting'")]
+                ),
                 sa.or_(
                     work_item.c.state == WorkState.PENDING,
                     sa.and_(work_item.c.state == WorkState.WAITING, work_item.c.next_attempt_at <= now),
@@ -249,9 +251,7 @@ class Claims:
         kind = "any"
         if scope.items is not None:
             kind = "items"
-            wanted = [
-                {"job_id": key.job_id, "item_key": key.item_key} for key in scope.items if key.stage is stage
-            ]
+            wanted = [{"job_id": key.job_id, "item_key": key.item_key} for key in scope.items if key.stage is stage]
             if not wanted:
                 return ()
             parameters["wanted"] = rows_of(wanted)
@@ -260,9 +260,7 @@ class Claims:
             parameters["wanted"] = rows_of({"job_id": job_id} for job_id in scope.job_ids)
         return connection.execute(self._picks[kind], parameters).all()
 
-    def _take_over(
-        self, connection: Connection, lost: Sequence[sa.Row[Any]], spent: Sequence[sa.Row[Any]]
-    ) -> None:
+    def _take_over(self, connection: Connection, lost: Sequence[sa.Row[Any]], spent: Sequence[sa.Row[Any]]) -> None:
         if lost:
             connection.execute(self._book_crashes, {"lost": rows_of({"token": row.token} for row in lost)})
         if spent:

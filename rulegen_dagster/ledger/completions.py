@@ -195,8 +195,7 @@ class Completions:
             for failed, decision in failures
         ]
         landed_items = {
-            (row.job_id, row.stage, row.item_key)
-            for row in connection.execute(self._fail, {"failures": rows_of(rows)})
+            (row.job_id, row.stage, row.item_key) for row in connection.execute(self._fail, {"failures": rows_of(rows)})
         }
         landed = frozenset(failed.claim.token for failed, _ in failures if _identity(failed) in landed_items)
         connection.execute(self._end_attempts, {"ended": rows_of(_failed_row(failed) for failed, _ in failures)})

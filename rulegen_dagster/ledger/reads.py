@@ -104,7 +104,11 @@ class ActionRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class OpenStage:
-    """A stage of a job with items that can be claimed now; `revision` counts the job's transitions."""
+    """A stage of a job with items that can be claimed now; `partition_keys` are theirs, in document order.
+
+    `revision` counts the job's transitions, `live_leases` the stage's items that a worker holds, and `last_run_id` is
+    the Dagster run of the stage's latest attempt.
+    """
 
     job_id: int
     name: JobName
@@ -112,6 +116,8 @@ class OpenStage:
     stage: Stage
     partition_keys: tuple[str, ...]
     revision: int
+    live_leases: int
+    last_run_id: str | None
 
 
 _PREDECESSOR = job.alias("predecessor")
@@ -256,14 +262,12 @@ class Reads:
         with self._database.read() as connection:
             return str(
                 connection.execute(
-                    sa.select(action_set.c.content).where(
-                        action_set.c.job_id == job_id, action_set.c.digest == digest
-                    )
+                    sa.select(action_set.c.content).where(action_set.c.job_id == job_id, action_set.c.digest == digest)
                 ).scalar_one()
             )
 
     def open_stages(self) -> list[OpenStage]:
-        """Return the stages that have items to claim now, oldest job first, keys in document order."""
+        """Return the stages that have items to claim now, oldest job first."""
         now = self._database.now
         in_stage = sa.or_(
             *(
@@ -287,28 +291,39 @@ class Reads:
                     work_item.c.partition_key,
                 )
                 .join(job, job.c.job_id == work_item.c.job_id)
-                .where(
-                    work_item.c.state.in_([sa.literal_column("'pending'"), sa.literal_column("'running'"), sa.literal_column("'waiting'")]),
-                    in_stage,
-                    claimable,
-                )
+                .where(_is_open(), in_stage, claimable)
                 .order_by(work_item.c.job_id, work_item.c.stage, work_item.c.ordinal)
             ).all()
-            revisions = {row[0]: row[1] for row in self._revisions(connection, {row.job_id for row in rows})}
-        keys: dict[tuple[int, str], list[sa.Row[Any]]] = {}
-        for row in rows:
-            keys.setdefault((row.job_id, row.stage), []).append(row)
-        return [
-            OpenStage(
-                job_id=job_id,
-                name=JobName(tenant=group[0].tenant, submission_key=group[0].submission_key),
-                job_partition_key=group[0].job_partition_key,
-                stage=Stage(stage),
-                partition_keys=tuple(row.partition_key for row in group if row.partition_key),
-                revision=revisions[job_id],
-            )
-            for (job_id, stage), group in keys.items()
-        ]
+            groups: dict[tuple[int, str], list[sa.Row[Any]]] = {}
+            for row in rows:
+                groups.setdefault((row.job_id, row.stage), []).append(row)
+            revisions = dict(map(tuple, self._revisions(connection, {job_id for job_id, _ in groups})))
+            return [
+                OpenStage(
+                    job_id=job_id,
+                    name=JobName(tenant=group[0].tenant, submission_key=group[0].submission_key),
+                    job_partition_key=group[0].job_partition_key,
+                    stage=Stage(stage),
+                    partition_keys=tuple(row.partition_key for row in group if row.partition_key),
+                    revision=revisions[job_id],
+                    live_leases=self._live_leases(connection, job_id, stage),
+                    last_run_id=_last_run_id(connection, job_id, stage),
+                )
+                for (job_id, stage), group in groups.items()
+            ]
+
+    def _live_leases(self, connection: sa.Connection, job_id: int, stage: str) -> int:
+        return int(
+            connection.execute(
+                sa.select(sa.func.count()).where(
+                    _is_open(),
+                    work_item.c.job_id == job_id,
+                    work_item.c.stage == stage,
+                    work_item.c.state == WorkState.RUNNING.value,
+                    work_item.c.lease_until > self._database.now,
+                )
+            ).scalar_one()
+        )
 
     def revision(self, job_id: int) -> int:
         """Return the number of the job's last transition; it grows with every change."""
@@ -376,6 +391,22 @@ class Reads:
             )
             for row in rows
         ]
+
+
+def _is_open() -> sa.ColumnElement[bool]:
+    # Literals, so that the partial index of open items applies.
+    return work_item.c.state.in_(
+        [sa.literal_column("'pending'"), sa.literal_column("'running'"), sa.literal_column("'waiting'")]
+    )
+
+
+def _last_run_id(connection: sa.Connection, job_id: int, stage: str) -> str | None:
+    return connection.execute(
+        sa.select(attempt.c.dagster_run_id)
+        .where(attempt.c.job_id == job_id, attempt.c.stage == stage, attempt.c.dagster_run_id.is_not(None))
+        .order_by(attempt.c.started_at.desc())
+        .limit(1)
+    ).scalar_one_or_none()
 
 
 def _attempt_record(row: sa.Row[Any]) -> AttemptRecord:

@@ -117,16 +117,12 @@ class Stages:
         job_id = offer.claim.key.job_id
         if not offer.passed or offer.action_set is None:
             connection.execute(
-                sa.update(job)
-                .where(job.c.job_id == job_id)
-                .values(validation_passed=False, updated_at=self._now)
+                sa.update(job).where(job.c.job_id == job_id).values(validation_passed=False, updated_at=self._now)
             )
             return
         digest = sha256_hex(offer.action_set)
         connection.execute(
-            sa.insert(action_set).values(
-                job_id=job_id, digest=digest, content=offer.action_set, created_at=self._now
-            )
+            sa.insert(action_set).values(job_id=job_id, digest=digest, content=offer.action_set, created_at=self._now)
         )
         for proposed in json.loads(offer.action_set)["actions"]:
             connection.execute(

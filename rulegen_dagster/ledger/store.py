@@ -59,12 +59,8 @@ class Turn:
         self._stages.lock(self._connection, (claim.key.job_id for claim in touched))
         landed = self._completions.complete(self._connection, offers, worker=worker)
         landed |= self._completions.fail(self._connection, failures, worker=worker)
-        self._stages.landed(
-            self._connection, [offer for offer in offers if offer.claim.token in landed], worker=worker
-        )
-        return {
-            claim.token: Landing.ACCEPTED if claim.token in landed else Landing.STALE for claim in touched
-        }
+        self._stages.landed(self._connection, [offer for offer in offers if offer.claim.token in landed], worker=worker)
+        return {claim.token: Landing.ACCEPTED if claim.token in landed else Landing.STALE for claim in touched}
 
     def renew(self, claims: Sequence[Claim]) -> frozenset[str]:
         """Extend the leases that still hold; a token that is missing from the result is lost."""
@@ -99,9 +95,7 @@ class Ledger:
     def turn(self, claimant: Claimant) -> Iterator[Turn]:
         """Open a turn; it commits when the block ends, and nothing of it happened if an error leaves the block."""
         with self.database.write() as connection:
-            yield Turn(
-                connection, claimant, claims=self._claims, completions=self._completions, stages=self._stages
-            )
+            yield Turn(connection, claimant, claims=self._claims, completions=self._completions, stages=self._stages)
 
     def close(self) -> None:
         """Close every connection."""

@@ -48,9 +48,7 @@ def test_an_accepted_output_is_stored_with_its_attempt_and_transition(ledger: Le
     (claimed,) = claim(ledger, RULES)
     usage = Usage(model_id="m", request_id="r-1", tokens_in=5, tokens_out=7, cost_micros=11)
 
-    landings = complete(
-        ledger, Offer(claim=claimed, output=output(), provider="p", provider_called=True, usage=usage)
-    )
+    landings = complete(ledger, Offer(claim=claimed, output=output(), provider="p", provider_called=True, usage=usage))
 
     (made,) = [a for a in ledger.reads.attempts(job_id) if a.key.stage is Stage.GENERATE_RULES]
     assert landings == {claimed.token: Landing.ACCEPTED}
@@ -214,9 +212,7 @@ def test_a_rate_limit_gives_its_attempt_back(ledger: Ledger, clock: ManualClock,
     assert (again.attempt, again.attempt_limit) == (2, 4)
 
 
-def test_a_failed_item_keeps_its_siblings_and_is_redriven_only_on_request(
-    ledger: Ledger, make_job: MakeJob
-) -> None:
+def test_a_failed_item_keeps_its_siblings_and_is_redriven_only_on_request(ledger: Ledger, make_job: MakeJob) -> None:
     job_id = make_job(2)
     first, second = claim(ledger, RULES, 2)
     complete(ledger, Offer(claim=first, output=output()))
@@ -371,9 +367,7 @@ def test_the_database_refuses_a_work_item_that_contradicts_itself(
     assert states(ledger, job_id) == [WorkState.PENDING]
 
 
-def test_the_database_refuses_a_second_accepted_attempt(
-    ledger: Ledger, clock: ManualClock, make_job: MakeJob
-) -> None:
+def test_the_database_refuses_a_second_accepted_attempt(ledger: Ledger, clock: ManualClock, make_job: MakeJob) -> None:
     make_job(2)
     claim(ledger, RULES)
     clock.now_ms += 1_000
@@ -414,9 +408,7 @@ def test_a_job_that_ended_never_changes_again(ledger: Ledger, make_job: MakeJob)
 
 def test_a_claim_is_limited_to_the_named_items(ledger: Ledger, make_job: MakeJob) -> None:
     job_id = make_job(5)
-    keys = tuple(
-        item.key for item in ledger.reads.items(job_id, Stage.GENERATE_RULES) if item.ordinal in (2, 4)
-    )
+    keys = tuple(item.key for item in ledger.reads.items(job_id, Stage.GENERATE_RULES) if item.ordinal in (2, 4))
 
     claimed = claim(ledger, replace(RULES, items=keys), ALL)
 

@@ -1,0 +1,1 @@
+"""Dagster definitions only; each body is a few lines into the workflow."""

@@ -1,0 +1,53 @@
+"""Sensors: each derives what it asks for from the ledger. With a cursor set back, or a tick twice, nothing runs twice."""
+
+import dagster as dg
+
+from rulegen_dagster.defs.jobs import generate_rules, generate_tests, publish, retrieve, validate
+from rulegen_dagster.resources.launches import run_requests
+from rulegen_dagster.resources.partition_sets import register_active_jobs
+from rulegen_dagster.resources.runtime import RuntimeResource
+from rulegen_dagster.workflow.plan import plan_publications, plan_work
+from rulegen_dagster.workflow.uploads import look
+
+_EVERY_FEW_SECONDS = {"minimum_interval_seconds": 5, "default_status": dg.DefaultSensorStatus.RUNNING}
+
+
+@dg.sensor(
+    jobs=[retrieve],
+    description="Submits files that appear in $RULEGEN_HOME/uploads/<tenant>/ once their size stands still.",
+    **_EVERY_FEW_SECONDS,
+)
+def new_uploads(context: dg.SensorEvaluationContext, runtime: RuntimeResource) -> dg.SensorResult:
+    """Turn new uploads into jobs; `due_work` launches their runs."""
+    with runtime.open() as opened:
+        seen = look(opened, context.cursor)
+        register_active_jobs(context.instance, opened)
+    for refusal in seen.refused:
+        context.log.warning(f"{refusal.tenant}/{refusal.file_name} is refused [{refusal.code}]: {refusal.message}")
+    counted = f"{len(seen.accepted)} accepted, {len(seen.refused)} refused, {len(seen.settling)} still changing"
+    return dg.SensorResult(skip_reason=dg.SkipReason(counted), cursor=seen.cursor)
+
+
+@dg.sensor(
+    jobs=[retrieve, generate_rules, generate_tests, validate],
+    description="Launches runs for work that can be claimed now: new items, due retries, leases that have passed.",
+    **_EVERY_FEW_SECONDS,
+)
+def due_work(context: dg.SensorEvaluationContext, runtime: RuntimeResource) -> dg.SensorResult:
+    """Ask for the runs that the ledger's open work needs."""
+    with runtime.open() as opened:
+        register_active_jobs(context.instance, opened)
+        launches = plan_work(opened)
+    return dg.SensorResult(run_requests=run_requests(context.instance, launches))
+
+
+@dg.sensor(
+    jobs=[publish],
+    description="Publishes jobs that a person has confirmed.",
+    **_EVERY_FEW_SECONDS,
+)
+def confirmed_jobs(context: dg.SensorEvaluationContext, runtime: RuntimeResource) -> dg.SensorResult:
+    """Ask for a run for each confirmed job."""
+    with runtime.open() as opened:
+        launches = plan_publications(opened)
+    return dg.SensorResult(run_requests=run_requests(context.instance, launches))

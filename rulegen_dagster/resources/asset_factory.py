@@ -1,0 +1,99 @@
+"""Asset factories: the only way in which this project builds an asset that has an output.
+
+Dagster marks a partition green without asking the IO manager where a function is annotated `-> None`, or returns a
+bare `MaterializeResult`. These factories refuse to build such an asset, so a green partition always went through the
+completion guard.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import dagster as dg
+
+from rulegen_dagster.domain.states import Stage
+from rulegen_dagster.resources.accepting_io_manager import ASSET_OF_STAGE, AcceptingIOManager, StageOutput
+from rulegen_dagster.resources.failures import as_failures, keys_missing, refused
+from rulegen_dagster.resources.launches import is_asked_for_by_a_person
+from rulegen_dagster.resources.metadata import key_event
+from rulegen_dagster.resources.runtime import RuntimeResource
+from rulegen_dagster.workflow.partitions import KeyOutcome, drain_keys
+
+IO_MANAGER_KEY = "ledger_io"
+RANGE_SIZE = 100
+"""Most keys of one run; a larger backfill becomes several runs."""
+
+
+def job_asset(
+    *, partitions_def: dg.PartitionsDefinition, deps: Sequence[Any] = (), **options: Any
+) -> Callable[[Callable[..., StageOutput]], dg.AssetsDefinition]:
+    """Build an asset of the `jobs` set from a function that returns a `StageOutput`.
+
+    Raises `DagsterInvalidDefinitionError` for any other annotation: the output would bypass the IO manager.
+    """
+
+    def build(body: Callable[..., StageOutput]) -> dg.AssetsDefinition:
+        returned = inspect.signature(body).return_annotation
+        if returned is not StageOutput:
+            raise dg.DagsterInvalidDefinitionError(
+                f"{body.__name__} must be annotated '-> StageOutput'; an output of type {returned!r} would bypass the"
+                " accepting IO manager"
+            )
+        return dg.asset(partitions_def=partitions_def, deps=list(deps), io_manager_key=IO_MANAGER_KEY, **options)(body)
+
+    return build
+
+
+def rule_key_assets(
+    *, name: str, partitions_def: dg.PartitionsDefinition, specs: Sequence[dg.AssetSpec]
+) -> dg.AssetsDefinition:
+    """Build the assets of the `rules` set: many keys in one run, each accepted by itself.
+
+    There is no body to give: the step drains the keys through the engine, hands each draft to the IO manager, logs
+    one event for each accepted key while it goes on, and fails at the end when a key has no accepted output.
+    """
+
+    @dg.multi_asset(
+        name=name,
+        specs=[spec.replace_attributes(skippable=True) for spec in specs],
+        partitions_def=partitions_def,
+        can_subset=True,
+        backfill_policy=dg.BackfillPolicy.multi_run(max_partitions_per_run=RANGE_SIZE),
+    )
+    def drain(
+        context: dg.AssetExecutionContext,
+        runtime: RuntimeResource,
+        ledger_io: dg.ResourceParam[AcceptingIOManager],
+    ) -> Iterator[Any]:
+        _drain(context, runtime, ledger_io)
+        return
+        # Never reached: it makes the body a generator, whose end without an output is no `None` for the IO manager.
+        yield
+
+    return drain
+
+
+def partition_keys(context: dg.AssetExecutionContext) -> tuple[str, ...]:
+    """Return the keys of a run. Raises `dg.Failure` where it names none."""
+    if not (context.has_partition_key or context.has_partition_key_range):
+        raise refused("no_keys", "this job works on partitions; choose at least one partition key and launch it again")
+    return tuple(context.partition_keys)
+
+
+def _drain(context: dg.AssetExecutionContext, runtime: RuntimeResource, ledger_io: AcceptingIOManager) -> None:
+    keys = partition_keys(context)
+    stages = [
+        stage
+        for stage in (Stage.GENERATE_RULES, Stage.GENERATE_TESTS)
+        if dg.AssetKey(ASSET_OF_STAGE[stage]) in context.selected_asset_keys
+    ]
+    missed: list[KeyOutcome] = []
+    reason = f"re-executed in the Dagster run {context.run_id}" if is_asked_for_by_a_person(context.run.tags) else None
+    with as_failures(), runtime.open(context.run_id) as opened:
+        for outcome in drain_keys(opened, keys, stages, accept=ledger_io.accept_key, redrive_reason=reason):
+            if outcome.is_accepted:
+                context.log_event(key_event(outcome, dg.AssetKey(ASSET_OF_STAGE[outcome.stage])))
+            else:
+                missed.append(outcome)
+    if missed:
+        raise keys_missing(missed, len(keys) * len(stages))

@@ -1,0 +1,62 @@
+"""Failures that Dagster shows: what happened, why, and what to do; never retried by Dagster itself.
+
+The ledger alone retries work. `allow_retries=False` stops op retries; `retry_on_asset_or_op_failure: false` in
+`dagster.yaml` stops run retries of a step that failed.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import dagster as dg
+
+from rulegen_dagster.domain.errors import RulegenError
+from rulegen_dagster.workflow.documents import NotReady
+from rulegen_dagster.workflow.partitions import KeyOutcome
+from rulegen_dagster.workflow.publish import NothingToPublish
+
+_NAMED = 10
+
+
+@contextmanager
+def as_failures() -> Iterator[None]:
+    """Turn an error of the project into a failure with its code."""
+    try:
+        yield
+    except RulegenError as error:
+        raise refused(error.code, error.message) from error
+
+
+def refused(code: str, message: str) -> dg.Failure:
+    """Return the failure for a request that cannot be met."""
+    return dg.Failure(description=f"{message} [{code}]", metadata={"code": code}, allow_retries=False)
+
+
+def not_ready(reason: NotReady | NothingToPublish) -> dg.Failure:
+    """Return the failure for a stage that cannot be run now."""
+    return refused(reason.code, reason.reason)
+
+
+def keys_missing(missed: Sequence[KeyOutcome], total: int) -> dg.Failure:
+    """Return the failure that names each key without an accepted output, with its reason."""
+    named = "; ".join(f"{outcome.partition_key} ({outcome.stage}): {outcome.reason}" for outcome in missed[:_NAMED])
+    more = f"; and {len(missed) - _NAMED} more" if len(missed) > _NAMED else ""
+    return dg.Failure(
+        description=f"{len(missed)} of {total} outputs are not accepted: {named}{more}",
+        metadata={
+            "missing": dg.MetadataValue.table(
+                [
+                    dg.TableRecord(
+                        {
+                            "partition": outcome.partition_key,
+                            "stage": outcome.stage.value,
+                            "state": outcome.state.value,
+                            "attempts": outcome.attempt,
+                            "reason": outcome.reason or "",
+                        }
+                    )
+                    for outcome in missed
+                ]
+            )
+        },
+        allow_retries=False,
+    )
