@@ -42,7 +42,10 @@ def serve(settings: Settings, port: int) -> int:
         encoding="utf-8",
     )
     commands = {
-        "code server": ["dagster", "code-server", "start", "-m", MODULE, "-h", HOST, "-p", str(code_port)],
+        "code server": [
+            *("dagster", "code-server", "start", "-m", MODULE, "--location-name", LOCATION),
+            *("-h", HOST, "-p", str(code_port)),
+        ],
         "web page": ["dagster-webserver", "-h", HOST, "-p", str(port), "-w", str(workspace)],
         "daemon": ["dagster-daemon", "run", "-w", str(workspace)],
     }

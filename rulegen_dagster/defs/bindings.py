@@ -10,8 +10,7 @@ from rulegen_dagster.resources.runtime import RuntimeResource
 @dg.definitions
 def resources() -> dg.Definitions:
     """Bind the runtime, the IO manager, and one step process for each run."""
-    runtime = RuntimeResource()
     return dg.Definitions(
-        resources={"runtime": runtime, IO_MANAGER_KEY: AcceptingIOManager(runtime=runtime)},
+        resources={"runtime": RuntimeResource(), IO_MANAGER_KEY: AcceptingIOManager()},
         executor=dg.in_process_executor,
     )

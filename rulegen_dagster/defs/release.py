@@ -20,7 +20,7 @@ from rulegen_dagster.resources.stage_outputs import published_ruleset, stage_out
 )
 def validation_report(context: dg.AssetExecutionContext, runtime: RuntimeResource) -> StageOutput:
     """Validate a job's rules and tests."""
-    with runtime.open(context.run_id) as opened:
+    with runtime.open(context.run.run_id) as opened:
         return stage_output(context, opened, Stage.VALIDATE)
 
 
@@ -34,5 +34,5 @@ def validation_report(context: dg.AssetExecutionContext, runtime: RuntimeResourc
 )
 def ruleset(context: dg.AssetExecutionContext, runtime: RuntimeResource) -> StageOutput:
     """Publish a job's confirmed ruleset."""
-    with runtime.open(context.run_id) as opened:
+    with runtime.open(context.run.run_id) as opened:
         return published_ruleset(context, opened)

@@ -1,4 +1,4 @@
-"""Sensors: each derives what it asks for from the ledger. With a cursor set back, or a tick twice, nothing runs twice."""
+"""Sensors: each asks for what the ledger needs. With a cursor set back, or a tick repeated, nothing runs twice."""
 
 import dagster as dg
 
@@ -9,13 +9,14 @@ from rulegen_dagster.resources.runtime import RuntimeResource
 from rulegen_dagster.workflow.plan import plan_publications, plan_work
 from rulegen_dagster.workflow.uploads import look
 
-_EVERY_FEW_SECONDS = {"minimum_interval_seconds": 5, "default_status": dg.DefaultSensorStatus.RUNNING}
+_INTERVAL_S = 5
 
 
 @dg.sensor(
     jobs=[retrieve],
     description="Submits files that appear in $RULEGEN_HOME/uploads/<tenant>/ once their size stands still.",
-    **_EVERY_FEW_SECONDS,
+    minimum_interval_seconds=_INTERVAL_S,
+    default_status=dg.DefaultSensorStatus.RUNNING,
 )
 def new_uploads(context: dg.SensorEvaluationContext, runtime: RuntimeResource) -> dg.SensorResult:
     """Turn new uploads into jobs; `due_work` launches their runs."""
@@ -31,7 +32,8 @@ def new_uploads(context: dg.SensorEvaluationContext, runtime: RuntimeResource) -
 @dg.sensor(
     jobs=[retrieve, generate_rules, generate_tests, validate],
     description="Launches runs for work that can be claimed now: new items, due retries, leases that have passed.",
-    **_EVERY_FEW_SECONDS,
+    minimum_interval_seconds=_INTERVAL_S,
+    default_status=dg.DefaultSensorStatus.RUNNING,
 )
 def due_work(context: dg.SensorEvaluationContext, runtime: RuntimeResource) -> dg.SensorResult:
     """Ask for the runs that the ledger's open work needs."""
@@ -44,7 +46,8 @@ def due_work(context: dg.SensorEvaluationContext, runtime: RuntimeResource) -> d
 @dg.sensor(
     jobs=[publish],
     description="Publishes jobs that a person has confirmed.",
-    **_EVERY_FEW_SECONDS,
+    minimum_interval_seconds=_INTERVAL_S,
+    default_status=dg.DefaultSensorStatus.RUNNING,
 )
 def confirmed_jobs(context: dg.SensorEvaluationContext, runtime: RuntimeResource) -> dg.SensorResult:
     """Ask for a run for each confirmed job."""

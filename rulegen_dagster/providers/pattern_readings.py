@@ -158,6 +158,8 @@ class _ClauseReader(NumberReader):
             self._abstain("claim_or_expense_unclear")
         if threshold and threshold.fact == FLIGHT_HOURS and not self._is_about_flights():
             self._abstain("no_known_category")
+        if demand in (Demand.LIMIT, Demand.RATE) and any(len(fact.values) > 1 for fact in self._facts):
+            self._abstain("several_categories_in_one_clause", "one limit for each of them, or for all together")
         if self._facts and any(fact.fact != RECEIPT for fact in self._facts):
             return
         if demand in (Demand.LIMIT, Demand.RATE, Demand.PERMISSION):

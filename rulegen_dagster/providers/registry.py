@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rulegen_dagster.domain.errors import ProviderConfigError
 from rulegen_dagster.providers.pattern import PatternProvider
-from rulegen_dagster.providers.port import Provider
+from rulegen_dagster.providers.port import NOT_A_MODEL, Provider
 from rulegen_dagster.providers.scripted import ScriptedProvider, load_script
 
 
@@ -44,3 +44,8 @@ def is_language_model(name: str) -> bool:
     An unknown name counts as one: a label that says otherwise has to be earned.
     """
     return name not in _WITHOUT_A_MODEL
+
+
+def label_of(name: str) -> str | None:
+    """Return the label to show beside a provider's outputs, without opening it (its script may be gone by now)."""
+    return None if is_language_model(name) else NOT_A_MODEL

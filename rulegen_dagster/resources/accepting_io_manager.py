@@ -9,8 +9,9 @@ from rulegen_dagster.domain.work import Landing, Offer
 from rulegen_dagster.ledger.store import Turn
 from rulegen_dagster.resources.failures import as_failures, refused
 from rulegen_dagster.resources.metadata import stage_metadata
-from rulegen_dagster.resources.runtime import RuntimeResource
+from rulegen_dagster.resources.runtime import environment_runtime
 from rulegen_dagster.workflow.documents import Reused, accept
+from rulegen_dagster.workflow.engine import Accept
 from rulegen_dagster.workflow.publish import Published
 
 STAGE_OF_ASSET = {
@@ -54,8 +55,6 @@ class AcceptingIOManager(dg.ConfigurableIOManager):
     build it.
     """
 
-    runtime: RuntimeResource
-
     def handle_output(self, context: dg.OutputContext, obj: object) -> None:
         """Accept one output. Raises `dg.Failure` where it is no offer, or where the guard refuses it."""
         match obj:
@@ -63,7 +62,7 @@ class AcceptingIOManager(dg.ConfigurableIOManager):
                 self._check_key(context, offer)
                 turn.offer(offer)
             case StageOutput(value=Offer() as offer):
-                with as_failures(), self.runtime.open(context.run_id) as opened:
+                with as_failures(), environment_runtime(context.run_id) as opened:
                     landing = accept(opened, offer)
                 if landing is Landing.STALE:
                     raise refused(
@@ -78,7 +77,7 @@ class AcceptingIOManager(dg.ConfigurableIOManager):
     def load_input(self, context: dg.InputContext) -> dict[str, str]:
         """Return the accepted outputs (JSON) behind the upstream partitions, by partition key."""
         stage = STAGE_OF_ASSET[context.asset_key.path[-1]]
-        with as_failures(), self.runtime.open() as opened:
+        with as_failures(), environment_runtime() as opened:
             if stage in (Stage.GENERATE_RULES, Stage.GENERATE_TESTS):
                 found = opened.ledger.reads.items_by_partition(stage, tuple(context.asset_partition_keys))
                 return {key: item.output for key, item in found.items() if item.output is not None}
@@ -90,12 +89,20 @@ class AcceptingIOManager(dg.ConfigurableIOManager):
                         outputs[key] = item.output
             return outputs
 
-    def accept_key(self, turn: Turn, offer: Offer) -> None:
-        """Hand one rule key's offer to `handle_output`, under an output context of its own."""
-        context = dg.build_output_context(
-            asset_key=dg.AssetKey(ASSET_OF_STAGE[offer.claim.key.stage]), partition_key=offer.claim.partition_key
-        )
-        self.handle_output(context, TurnOffer(turn=turn, offer=offer))
+    def accepting(self, context: dg.AssetExecutionContext) -> Accept:
+        """Return the function that hands one rule key's offer to `handle_output`, under a context of its own."""
+        # Without them, each context would build a Dagster instance of its own (0.1 s a key).
+        resources = context.resources
+
+        def accept_key(turn: Turn, offer: Offer) -> None:
+            output = dg.build_output_context(
+                asset_key=dg.AssetKey(ASSET_OF_STAGE[offer.claim.key.stage]),
+                partition_key=offer.claim.partition_key,
+                resources=resources,
+            )
+            self.handle_output(output, TurnOffer(turn=turn, offer=offer))
+
+        return accept_key
 
     @staticmethod
     def _check_key(context: dg.OutputContext, offer: Offer) -> None:

@@ -39,7 +39,9 @@ def job_asset(
                 f"{body.__name__} must be annotated '-> StageOutput'; an output of type {returned!r} would bypass the"
                 " accepting IO manager"
             )
-        return dg.asset(partitions_def=partitions_def, deps=list(deps), io_manager_key=IO_MANAGER_KEY, **options)(body)
+        asset = dg.asset(partitions_def=partitions_def, deps=list(deps), io_manager_key=IO_MANAGER_KEY, **options)
+        definition: dg.AssetsDefinition = asset(body)
+        return definition
 
     return build
 
@@ -88,9 +90,11 @@ def _drain(context: dg.AssetExecutionContext, runtime: RuntimeResource, ledger_i
         if dg.AssetKey(ASSET_OF_STAGE[stage]) in context.selected_asset_keys
     ]
     missed: list[KeyOutcome] = []
-    reason = f"re-executed in the Dagster run {context.run_id}" if is_asked_for_by_a_person(context.run.tags) else None
-    with as_failures(), runtime.open(context.run_id) as opened:
-        for outcome in drain_keys(opened, keys, stages, accept=ledger_io.accept_key, redrive_reason=reason):
+    reason = (
+        f"re-executed in the Dagster run {context.run.run_id}" if is_asked_for_by_a_person(context.run.tags) else None
+    )
+    with as_failures(), runtime.open(context.run.run_id) as opened:
+        for outcome in drain_keys(opened, keys, stages, accept=ledger_io.accepting(context), redrive_reason=reason):
             if outcome.is_accepted:
                 context.log_event(key_event(outcome, dg.AssetKey(ASSET_OF_STAGE[outcome.stage])))
             else:
