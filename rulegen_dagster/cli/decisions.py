@@ -11,7 +11,7 @@ from rulegen_dagster.cli.output import JsonFlag, TenantOption, actor, out, plain
 from rulegen_dagster.domain.identity import DEFAULT_TENANT, JobName
 from rulegen_dagster.domain.states import Stage
 from rulegen_dagster.workflow.explain import status_report
-from rulegen_dagster.workflow.publish import publish
+from rulegen_dagster.workflow.publish import publish_with_others
 from rulegen_dagster.workflow.review import review_report
 
 
@@ -56,7 +56,7 @@ def confirm(
         found = opened.ledger.reads.job(JobName.parse(job, tenant=tenant))
         newly = opened.ledger.actions.confirm(found.job_id, action_set, actor=actor())
         if publish_now:
-            publish(opened, opened.ledger.reads.job_by_id(found.job_id))
+            publish_with_others(opened, opened.ledger.reads.job_by_id(found.job_id))
         report = {**status_report(opened, found), "confirmed_now": newly}
         if json_output:
             print_json(report)

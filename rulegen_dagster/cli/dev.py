@@ -1,5 +1,7 @@
 """`rulegen dev`: code server, web page and daemon as three children of one process that owns their end."""
 
+import contextlib
+import fcntl
 import os
 import shutil
 import signal
@@ -7,12 +9,17 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from rulegen_dagster.cli.output import err, plain
 from rulegen_dagster.domain.errors import InputError
 from rulegen_dagster.domain.identity import DEFAULT_TENANT
+from rulegen_dagster.resources.lost_runs import end_lost_runs
 from rulegen_dagster.settings import Settings
 
 LOCATION: Final = "rulegen_dagster"
@@ -25,8 +32,9 @@ _POLL_S: Final = 0.2
 def serve(settings: Settings, port: int) -> int:
     """Run until a signal, or until a child ends; return the exit code.
 
-    Each child leads a process group of its own, so that what it starts ends with it. A code server of its own keeps
-    running runs apart from the web page, and lets both read one set of definitions.
+    Each child leads a process group of its own, so that what it starts ends with it. The code server starts first:
+    a daemon that finds none gives up retrying the runs that the last stop interrupted. It owns the run workers, and
+    both the web page and the daemon read its definitions.
     """
     if not _is_free(port):
         raise InputError(
@@ -34,6 +42,11 @@ def serve(settings: Settings, port: int) -> int:
             code="port_in_use",
         )
     environment = _prepare(settings)
+    with _only_one(settings):
+        return _serve(settings, port, environment)
+
+
+def _serve(settings: Settings, port: int, environment: dict[str, str]) -> int:
     code_port = _free_port()
     workspace = settings.dagster_home / "workspace.yaml"
     workspace.write_text(
@@ -58,6 +71,11 @@ def serve(settings: Settings, port: int) -> int:
     try:
         for name, command in commands.items():
             children[name] = _start(command, environment)
+            if name == "code server":
+                _wait_until_served(code_port, children[name], stopping)
+                end_lost_runs(settings.dagster_home)
+            if stopping:
+                return 0
         err().print(plain(f"Dagster: http://{HOST}:{port}  (home: {settings.home_path})"))
         err().print(plain(f"drop specifications into {settings.uploads_path / DEFAULT_TENANT}; Ctrl-C ends"))
         while not stopping:
@@ -108,23 +126,48 @@ def _start(command: list[str], environment: dict[str, str]) -> subprocess.Popen[
 
 
 def _stop(children: list[subprocess.Popen[bytes]]) -> None:
-    # The daemon first, so that nothing new is launched; the code server last, since it owns the run workers.
+    # The whole group of each: a code server that is told alone waits for its run workers, and a worker that is told
+    # books its run as interrupted. The daemon first, so that nothing new is launched.
     for child in reversed(children):
-        if child.poll() is None:
-            child.terminate()
+        _signal_group(child, signal.SIGTERM)
     deadline = time.monotonic() + GRACE_S
     for child in children:
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(max(deadline - time.monotonic(), 0.1))
-        except subprocess.TimeoutExpired:
-            pass
     for child in children:
+        _signal_group(child, signal.SIGKILL)
+        child.wait()
+
+
+def _signal_group(child: subprocess.Popen[bytes], number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, number)
+
+
+def _wait_until_served(port: int, server: subprocess.Popen[bytes], stopping: list[int]) -> None:
+    """Wait until the code server answers that it has loaded the definitions, has ended, or a signal came."""
+    with grpc.insecure_channel(f"{HOST}:{port}") as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        while server.poll() is None and not stopping:
+            with contextlib.suppress(grpc.RpcError):
+                answer = health.Check(health_pb2.HealthCheckRequest(service="DagsterApi"), timeout=2)
+                if answer.status == health_pb2.HealthCheckResponse.SERVING:
+                    return
+            time.sleep(_POLL_S)
+
+
+@contextlib.contextmanager
+def _only_one(settings: Settings) -> Iterator[None]:
+    """Hold the home's lock, which the kernel gives back whatever ends this process."""
+    with (settings.dagster_home / "dev.lock").open("w", encoding="utf-8") as lock:
         try:
-            os.killpg(child.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
-        finally:
-            child.wait()
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(
+                f"another 'rulegen dev' serves {settings.home_path}; end it, or set RULEGEN_HOME to another folder",
+                code="home_in_use",
+            ) from None
+        yield
 
 
 def _is_free(port: int) -> bool:

@@ -20,11 +20,10 @@ from rulegen_dagster.cli.progress import JobProgress
 from rulegen_dagster.domain.errors import InputError
 from rulegen_dagster.domain.identity import DEFAULT_TENANT, JobName, check_tenant
 from rulegen_dagster.domain.states import JobState
-from rulegen_dagster.settings import Settings
 from rulegen_dagster.workflow.drive import drive
 from rulegen_dagster.workflow.explain import status_report
 from rulegen_dagster.workflow.intake import submit_file
-from rulegen_dagster.workflow.publish import publish
+from rulegen_dagster.workflow.publish import publish_with_others
 from rulegen_dagster.workflow.runtime import Runtime
 
 FileArgument = Annotated[Path, typer.Argument(help="The specification: .md, .markdown or .txt, UTF-8.")]
@@ -61,15 +60,14 @@ def run(
     """
     with runtime() as opened:
         intake = submit_file(opened, file, tenant=tenant, key=key, actor=actor())
-        calls_before = opened.ledger.reads.provider_calls(intake.job.job_id)
         with JobProgress(opened, intake.job.job_id, quiet=json_output) as progress:
             job = drive(opened, intake.job, observe=progress.observe, on_wait=progress.waiting)
         if confirm and job.state is JobState.AWAITING_CONFIRMATION:
             opened.ledger.actions.confirm(job.job_id, str(job.action_set_digest), actor=actor())
             job = opened.ledger.reads.job_by_id(job.job_id)
         if job.state is JobState.EXECUTING:
-            publish(opened, job)
-        report = status_report(opened, job, calls_before=calls_before)
+            publish_with_others(opened, job)
+        report = status_report(opened, job)
         if intake.existing:
             report["existing"] = True
         _show(report, json_output)
@@ -135,7 +133,7 @@ def list_jobs(
             print_json({"jobs": reports})
             return
         if not reports:
-            out().print(f"no jobs yet in {Settings().home_path}; 'rulegen run FILE' makes one")
+            out().print(f"no jobs yet in {opened.settings.home_path}; 'rulegen run FILE' makes one")
             return
         table = Table("job", "state", "rules", "calls", "reason", box=None, pad_edge=False)
         for report in reports:

@@ -5,11 +5,11 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from rulegen_dagster.cli.output import JsonFlag, out, plain, print_json, reports_errors, runtime
+from rulegen_dagster.cli.output import JsonFlag, out, plain, print_json, reports_errors, runtime, settings
+from rulegen_dagster.domain.errors import InputError
 from rulegen_dagster.domain.identity import check_tenant
 from rulegen_dagster.ledger.database import open_database
 from rulegen_dagster.ledger.migrate import migrate
-from rulegen_dagster.settings import Settings
 from rulegen_dagster.workflow.doctor import examine
 
 tenants = typer.Typer(help="The tenants that may own jobs.", no_args_is_help=True)
@@ -26,7 +26,7 @@ def doctor(json_output: JsonFlag = False) -> None:
       rulegen doctor
       RULEGEN_DATABASE_URL=postgresql://localhost/rulegen rulegen doctor --json
     """
-    checks = examine(Settings())
+    checks = examine(settings())
     passed = all(check.passed for check in checks)
     if json_output:
         print_json({"ok": passed, "checks": [vars(check) for check in checks]})
@@ -47,7 +47,7 @@ def migrate_ledger(json_output: JsonFlag = False) -> None:
       rulegen migrate
       RULEGEN_DATABASE_URL=postgresql://localhost/rulegen rulegen migrate
     """
-    database = open_database(Settings().ledger_url)
+    database = open_database(settings().ledger_url)
     try:
         before, after = migrate(database)
     finally:
@@ -76,7 +76,7 @@ def dev(
     """
     from rulegen_dagster.cli.dev import serve
 
-    raise typer.Exit(serve(Settings(), port))
+    raise typer.Exit(serve(settings(), port))
 
 
 @tenants.command("add")
@@ -94,7 +94,13 @@ def add_tenant(
     check_tenant(tenant)
     with runtime() as opened:
         added = opened.ledger.submissions.add_tenant(tenant)
-        (opened.settings.uploads_path / tenant).mkdir(parents=True, exist_ok=True)
+        folder = opened.settings.uploads_path / tenant
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(
+                f"the folder {folder} cannot be made: {error.strerror}", code="no_uploads_folder"
+            ) from error
     if json_output:
         print_json({"tenant": tenant, "added": added})
     else:

@@ -2,6 +2,7 @@
 
 import getpass
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,10 +10,11 @@ from functools import wraps
 from typing import Annotated, Any, ParamSpec
 
 import typer
+from pydantic import ValidationError
 from rich.console import Console
 from rich.text import Text
 
-from rulegen_dagster.domain.errors import RulegenError
+from rulegen_dagster.domain.errors import InputError, RulegenError
 from rulegen_dagster.settings import Settings
 from rulegen_dagster.workflow.runtime import Runtime, open_runtime
 
@@ -21,10 +23,15 @@ TenantOption = Annotated[str, typer.Option("--tenant", help="The tenant that own
 
 _P = ParamSpec("_P")
 
+# JSON escapes the first 32 controls by itself; these may steer a terminal or turn its text around, and lone
+# surrogates (bytes that are not UTF-8) cannot be written at all.
+_NOT_FOR_A_TERMINAL = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
 
 def print_json(value: Any) -> None:
     """Print one JSON document on standard output."""
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    sys.stdout.write(_NOT_FOR_A_TERMINAL.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n")
 
 
 def out() -> Console:
@@ -58,10 +65,22 @@ def actor() -> str:
         return "cli:unknown"
 
 
+def settings() -> Settings:
+    """Return what the environment decides. Raises `InputError` that names the variable which cannot be used."""
+    try:
+        return Settings()
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        name = "_".join(["RULEGEN", *(str(part) for part in first["loc"])]).upper()
+        raise InputError(
+            f"the environment variable {name} cannot be used: {first['msg']}", code="invalid_settings"
+        ) from None
+
+
 @contextmanager
 def runtime() -> Iterator[Runtime]:
     """Open the runtime that the environment describes, and close it."""
-    opened = open_runtime(Settings())
+    opened = open_runtime(settings())
     try:
         yield opened
     finally:

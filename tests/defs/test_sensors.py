@@ -4,11 +4,13 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+import sqlalchemy as sa
 
 from rulegen_dagster.defs.sensors import confirmed_jobs, due_work, new_uploads
 from rulegen_dagster.domain.states import JobState, Stage
 from rulegen_dagster.ledger.claims import Scope
 from rulegen_dagster.ledger.reads import JobRecord
+from rulegen_dagster.ledger.schema import work_item
 from rulegen_dagster.resources.launches import (
     CONTINUES_TAG,
     PARENT_RUN_TAG,
@@ -136,14 +138,17 @@ def test_a_run_that_goes_on_is_tagged_as_the_re_execution_of_the_one_that_left_t
     execute: Execute,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("RULEGEN_FIRST_RETRY_MS", "0")
     write_script(home, {"rule-05": [{"do": "timeout"}, "ok"]})
     (request,), _ = tick(due_work)
     left = execute("generate_tests", key_range=keys, tags=request.tags)
+    waiting, _ = tick(due_work)
+    with opened.ledger.database.write() as connection:
+        connection.execute(sa.update(work_item).where(work_item.c.state == "waiting").values(next_attempt_at=1))
 
     (follow_up,), _ = tick(due_work)
 
     assert not left.success
+    assert waiting == []
     assert follow_up.tags[PARENT_RUN_TAG] == left.run_id
     assert follow_up.tags[ROOT_RUN_TAG] == left.run_id
     assert follow_up.run_key != request.run_key
