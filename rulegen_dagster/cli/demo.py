@@ -19,7 +19,7 @@ NowOption = Annotated[int, typer.Option("--now", help="What the ledger's clock s
 
 @app.command("crash")
 @reports_errors
-def crash(db: DbOption, now: NowOption = 10_000, json_output: JsonFlag = False) -> None:
+def crash(db: DbOption, now: NowOption = 10_000, json_output: JsonFlag = False) -> None:  # noqa: ARG001 (its error is JSON then)
     """Save thirteen rules, then lose the process during the call for rule 14. Ends with exit code 14.
 
     \b

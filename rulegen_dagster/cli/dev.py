@@ -117,7 +117,7 @@ def _instance_template() -> Path:
 
 def _start(command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
     program, *arguments = command
-    return subprocess.Popen(
+    return subprocess.Popen(  # noqa: S603 (our own programs, arguments of our own)
         [str(Path(sys.executable).with_name(program)), *arguments],
         env=environment,
         stdin=subprocess.DEVNULL,

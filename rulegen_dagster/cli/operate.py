@@ -74,7 +74,7 @@ def dev(
       rulegen dev
       RULEGEN_HOME=/srv/rulegen rulegen dev --port 3333
     """
-    from rulegen_dagster.cli.dev import serve
+    from rulegen_dagster.cli.dev import serve  # noqa: PLC0415 (Dagster takes a second to import)
 
     raise typer.Exit(serve(settings(), port))
 

@@ -1,0 +1,1 @@
+"""Pure values and decisions: no input or output, no clock, no randomness, no Dagster."""

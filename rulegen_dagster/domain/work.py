@@ -53,6 +53,10 @@ class Usage:
     cost_micros: int | None = None
 
 
+NO_USAGE = Usage()
+"""The usage of an attempt that called nobody."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Offer:
     """A validated output together with the claim that may complete it.
@@ -65,7 +69,7 @@ class Offer:
     output: str
     provider: str | None = None
     provider_called: bool = False
-    usage: Usage = Usage()
+    usage: Usage = NO_USAGE
     parsed: ParsedSpec | None = None
     passed: bool | None = None
     action_set: str | None = None
@@ -81,7 +85,7 @@ class FailedAttempt:
     message: str
     provider: str | None = None
     provider_called: bool = False
-    usage: Usage = Usage()
+    usage: Usage = NO_USAGE
     retry_after_ms: int | None = None
 
 

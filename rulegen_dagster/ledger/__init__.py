@@ -1,0 +1,1 @@
+"""Durable state. SQL lives here and nowhere else."""

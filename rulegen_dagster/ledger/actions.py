@@ -65,13 +65,13 @@ class Actions:
                 return False
             if state is not JobState.AWAITING_CONFIRMATION:
                 raise StateError(f"the job is {state}; only a job that is awaiting_confirmation can be confirmed")
-            self._decide(connection, job_id, digest, "confirmed", actor, None)
+            self._decide(connection, job_id, digest, "confirmed", actor=actor)
             connection.execute(
                 sa.update(action)
                 .where(action.c.job_id == job_id, action.c.action_set_digest == digest)
                 .values(state=ActionState.CONFIRMED, updated_at=self._database.now)
             )
-            self._log_actions(connection, job_id, digest, ActionState.PROPOSED, ActionState.CONFIRMED, actor)
+            self._log_actions(connection, job_id, digest, ActionState.CONFIRMED, actor=actor)
             self._move_job(connection, job_id, state, JobState.EXECUTING, cause="confirmed", actor=actor)
             return True
 
@@ -87,15 +87,13 @@ class Actions:
             if state is not JobState.AWAITING_CONFIRMATION and not stuck:
                 raise StateError(f"the job is {state}; only a job that waits for a person can be rejected")
             if row.action_set_digest is not None:
-                self._decide(connection, job_id, row.action_set_digest, "rejected", actor, reason)
+                self._decide(connection, job_id, row.action_set_digest, "rejected", actor=actor, reason=reason)
                 connection.execute(
                     sa.update(action)
                     .where(action.c.job_id == job_id, action.c.state == ActionState.PROPOSED.value)
                     .values(state=ActionState.FAILED, error_code="rejected", updated_at=self._database.now)
                 )
-                self._log_actions(
-                    connection, job_id, row.action_set_digest, ActionState.PROPOSED, ActionState.FAILED, actor
-                )
+                self._log_actions(connection, job_id, row.action_set_digest, ActionState.FAILED, actor=actor)
             self._move_job(
                 connection, job_id, state, JobState.CANCELLED, cause="rejected", actor=actor, end_reason=reason
             )
@@ -134,7 +132,7 @@ class Actions:
                     updated_at=now,
                 )
             )
-            self._log_action(connection, row, row.state, ActionState.EXECUTING, "claimed", claimant.worker)
+            self._log_action(connection, row, row.state, ActionState.EXECUTING, cause="claimed", actor=claimant.worker)
             return ActionClaim(
                 action_key=row.action_key,
                 job_id=job_id,
@@ -167,7 +165,7 @@ class Actions:
             ).first()
             if done is None:
                 return False
-            self._log_action(connection, done, ActionState.EXECUTING, ActionState.DONE, "published", actor)
+            self._log_action(connection, done, ActionState.EXECUTING, ActionState.DONE, cause="published", actor=actor)
             left = sa.select(action.c.action_key).where(
                 action.c.job_id == claim.job_id,
                 action.c.action_set_digest == claim.action_set_digest,
@@ -203,7 +201,7 @@ class Actions:
             ).first()
             if row is None:
                 return False
-            self._log_action(connection, row, ActionState.EXECUTING, ActionState.UNKNOWN, error_code, actor)
+            self._log_action(connection, row, ActionState.EXECUTING, ActionState.UNKNOWN, cause=error_code, actor=actor)
             return True
 
     def decision(self, job_id: int, digest: str) -> Decision | None:
@@ -226,7 +224,7 @@ class Actions:
         )
 
     def _decide(
-        self, connection: Connection, job_id: int, digest: str, decision: str, actor: str, reason: str | None
+        self, connection: Connection, job_id: int, digest: str, decision: str, *, actor: str, reason: str | None = None
     ) -> None:
         connection.execute(
             sa.insert(confirmation).values(
@@ -258,7 +256,7 @@ class Actions:
         log_job(connection, self._database.now, job_id, before, after, cause=cause, actor=actor)
 
     def _log_action(
-        self, connection: Connection, row: sa.Row[Any], before: str, after: ActionState, cause: str, actor: str
+        self, connection: Connection, row: sa.Row[Any], before: str, after: ActionState, *, cause: str, actor: str
     ) -> None:
         connection.execute(
             sa.insert(transition).values(
@@ -274,10 +272,8 @@ class Actions:
             )
         )
 
-    def _log_actions(
-        self, connection: Connection, job_id: int, digest: str, before: ActionState, after: ActionState, actor: str
-    ) -> None:
-        for row in connection.execute(
-            sa.select(action).where(action.c.job_id == job_id, action.c.action_set_digest == digest)
-        ).all():
-            self._log_action(connection, row, before, after, after.value, actor)
+    def _log_actions(self, connection: Connection, job_id: int, digest: str, after: ActionState, *, actor: str) -> None:
+        """Log that a person's decision moved every proposed action of a set."""
+        of_set = sa.select(action).where(action.c.job_id == job_id, action.c.action_set_digest == digest)
+        for row in connection.execute(of_set).all():
+            self._log_action(connection, row, ActionState.PROPOSED, after, cause=after.value, actor=actor)

@@ -42,7 +42,7 @@ class ManualClock:
         """Start at `now_ms`."""
         self.now_ms = now_ms
 
-    def now(self, dialect: str) -> sa.ColumnElement[int]:
+    def now(self, dialect: str) -> sa.ColumnElement[int]:  # noqa: ARG002 (the protocol's)
         """Return a parameter that is read when the statement runs."""
         return sa.cast(sa.bindparam("ledger_now", callable_=lambda: self.now_ms, type_=sa.BigInteger), sa.BigInteger)
 
@@ -134,6 +134,9 @@ def _ledger_errors() -> Iterator[None]:
         yield
     except OperationalError as error:
         raise LedgerError(f"the ledger cannot be used: {_first_line(error)}") from error
+    except UnicodeError:
+        # A driver encodes parameters itself, and its error quotes the text.
+        raise LedgerError("a text that is not valid Unicode cannot be stored", code="ledger_refused") from None
     except SQLAlchemyError as error:
         raise LedgerError(f"the ledger refused a statement: {_first_line(error)}", code="ledger_refused") from error
 

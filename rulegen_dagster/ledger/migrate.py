@@ -58,9 +58,9 @@ def _revision(connection: Connection) -> str | None:
 
 def _upgrade(connection: Connection) -> None:
     # Alembic takes a third of a second to import, and almost every start finds the schema current.
-    from alembic import command
-    from alembic.config import Config
-    from alembic.util import CommandError
+    from alembic import command  # noqa: PLC0415
+    from alembic.config import Config  # noqa: PLC0415
+    from alembic.util import CommandError  # noqa: PLC0415
 
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))

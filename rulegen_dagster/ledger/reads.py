@@ -9,9 +9,10 @@ import sqlalchemy as sa
 from rulegen_dagster.domain.clause import Clause, ClauseKind, ClauseRole
 from rulegen_dagster.domain.errors import JobNotFoundError
 from rulegen_dagster.domain.identity import JobName
-from rulegen_dagster.domain.states import JOB_STATE_OF_STAGE, AttemptOutcome, JobState, Stage, WorkState
+from rulegen_dagster.domain.states import AttemptOutcome, JobState, Stage, WorkState
 from rulegen_dagster.domain.work import WorkKey
 from rulegen_dagster.ledger.database import Database
+from rulegen_dagster.ledger.open_stages import OpenStage, open_stages, revisions
 from rulegen_dagster.ledger.schema import (
     action,
     action_set,
@@ -20,7 +21,6 @@ from rulegen_dagster.ledger.schema import (
     clause,
     job,
     submission,
-    transition,
     work_item,
 )
 
@@ -102,24 +102,6 @@ class ActionRecord:
     error_code: str | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class OpenStage:
-    """A stage of a job with items that can be claimed now; `partition_keys` are theirs, in document order.
-
-    `revision` counts the job's transitions, `live_leases` the stage's items that a worker holds, and `last_run_id` is
-    the Dagster run of the stage's latest attempt.
-    """
-
-    job_id: int
-    name: JobName
-    job_partition_key: str
-    stage: Stage
-    partition_keys: tuple[str, ...]
-    revision: int
-    live_leases: int
-    last_run_id: str | None
-
-
 _PREDECESSOR = job.alias("predecessor")
 
 
@@ -172,14 +154,16 @@ class Reads:
                 counts[Stage(row[0])][WorkState(row[1])] = row[2]
         return counts
 
-    def provider_calls(self, job_id: int) -> int:
-        """Return how many attempts of the job called a provider; a lost attempt counts as a call."""
+    def provider_calls(self, job_id: int, *, worker: str | None = None) -> int:
+        """Return how many attempts of the job, or of one worker at it, called a provider.
+
+        A lost attempt counts as a call.
+        """
+        query = sa.select(sa.func.count()).where(attempt.c.job_id == job_id, attempt.c.provider_called)
+        if worker is not None:
+            query = query.where(attempt.c.worker == worker)
         with self._database.read() as connection:
-            return int(
-                connection.execute(
-                    sa.select(sa.func.count()).where(attempt.c.job_id == job_id, attempt.c.provider_called)
-                ).scalar_one()
-            )
+            return int(connection.execute(query).scalar_one())
 
     def items(self, job_id: int, stage: Stage) -> list[ItemRecord]:
         """Return a stage's items in document order."""
@@ -268,80 +252,13 @@ class Reads:
 
     def open_stages(self) -> list[OpenStage]:
         """Return the stages that have items to claim now, oldest job first."""
-        now = self._database.now
-        in_stage = sa.or_(
-            *(
-                sa.and_(work_item.c.stage == stage.value, job.c.state == state.value)
-                for stage, state in JOB_STATE_OF_STAGE.items()
-            )
-        )
-        claimable = sa.or_(
-            work_item.c.state == WorkState.PENDING.value,
-            sa.and_(work_item.c.state == WorkState.WAITING.value, work_item.c.next_attempt_at <= now),
-            sa.and_(work_item.c.state == WorkState.RUNNING.value, work_item.c.lease_until <= now),
-        )
         with self._database.read() as connection:
-            rows = connection.execute(
-                sa.select(
-                    work_item.c.job_id,
-                    job.c.tenant,
-                    job.c.submission_key,
-                    job.c.partition_key.label("job_partition_key"),
-                    work_item.c.stage,
-                    work_item.c.partition_key,
-                )
-                .join(job, job.c.job_id == work_item.c.job_id)
-                .where(_is_open(), in_stage, claimable)
-                .order_by(work_item.c.job_id, work_item.c.stage, work_item.c.ordinal)
-            ).all()
-            groups: dict[tuple[int, str], list[sa.Row[Any]]] = {}
-            for row in rows:
-                groups.setdefault((row.job_id, row.stage), []).append(row)
-            revisions = dict(map(tuple, self._revisions(connection, {job_id for job_id, _ in groups})))
-            return [
-                OpenStage(
-                    job_id=job_id,
-                    name=JobName(tenant=group[0].tenant, submission_key=group[0].submission_key),
-                    job_partition_key=group[0].job_partition_key,
-                    stage=Stage(stage),
-                    partition_keys=tuple(row.partition_key for row in group if row.partition_key),
-                    revision=revisions[job_id],
-                    live_leases=self._live_leases(connection, job_id, stage),
-                    last_run_id=_last_run_id(connection, job_id, stage),
-                )
-                for (job_id, stage), group in groups.items()
-            ]
-
-    def _live_leases(self, connection: sa.Connection, job_id: int, stage: str) -> int:
-        return int(
-            connection.execute(
-                sa.select(sa.func.count()).where(
-                    _is_open(),
-                    work_item.c.job_id == job_id,
-                    work_item.c.stage == stage,
-                    work_item.c.state == WorkState.RUNNING.value,
-                    work_item.c.lease_until > self._database.now,
-                )
-            ).scalar_one()
-        )
+            return open_stages(connection, self._database.now)
 
     def revision(self, job_id: int) -> int:
         """Return the number of the job's last transition; it grows with every change."""
         with self._database.read() as connection:
-            rows = self._revisions(connection, {job_id})
-            return int(rows[0][1]) if rows else 0
-
-    @staticmethod
-    def _revisions(connection: sa.Connection, job_ids: set[int]) -> list[Any]:
-        if not job_ids:
-            return []
-        return list(
-            connection.execute(
-                sa.select(transition.c.job_id, sa.func.max(transition.c.transition_id))
-                .where(transition.c.job_id.in_(sorted(job_ids)))
-                .group_by(transition.c.job_id)
-            )
-        )
+            return revisions(connection, {job_id}).get(job_id, 0)
 
     def _jobs(self, *conditions: sa.ColumnElement[bool]) -> list[JobRecord]:
         with self._database.read() as connection:
@@ -391,22 +308,6 @@ class Reads:
             )
             for row in rows
         ]
-
-
-def _is_open() -> sa.ColumnElement[bool]:
-    # Literals, so that the partial index of open items applies.
-    return work_item.c.state.in_(
-        [sa.literal_column("'pending'"), sa.literal_column("'running'"), sa.literal_column("'waiting'")]
-    )
-
-
-def _last_run_id(connection: sa.Connection, job_id: int, stage: str) -> str | None:
-    return connection.execute(
-        sa.select(attempt.c.dagster_run_id)
-        .where(attempt.c.job_id == job_id, attempt.c.stage == stage, attempt.c.dagster_run_id.is_not(None))
-        .order_by(attempt.c.started_at.desc())
-        .limit(1)
-    ).scalar_one_or_none()
 
 
 def _attempt_record(row: sa.Row[Any]) -> AttemptRecord:

@@ -14,7 +14,7 @@ class Redrives:
     """Sends failed items back to pending."""
 
     def __init__(self, database: Database, *, attempt_limit: int) -> None:
-        """A redriven item gets `attempt_limit` further attempts."""
+        """Give `attempt_limit` further attempts to each item."""
         self._database = database
         self._attempt_limit = attempt_limit
 

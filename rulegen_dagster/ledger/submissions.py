@@ -60,6 +60,18 @@ class Submissions:
         with self._database.read() as connection:
             return tuple(connection.execute(sa.select(tenant.c.tenant).order_by(tenant.c.tenant)).scalars())
 
+    def check(self, name: JobName, input_digest: str) -> None:
+        """Raise what `submit` would raise for this key and input as things stand, and store nothing."""
+        with self._database.read() as connection:
+            _require_tenant(connection, name)
+            taken = connection.execute(
+                sa.select(submission.c.input_digest).where(
+                    submission.c.tenant == name.tenant, submission.c.submission_key == name.submission_key
+                )
+            ).scalar_one_or_none()
+        if taken is not None:
+            _require_same_input(name, taken, input_digest)
+
     def submit(self, request: Submission, *, actor: str) -> Accepted:
         """Create the job with its parse item, or return the one that the same key and input made before.
 
@@ -68,11 +80,7 @@ class Submissions:
         """
         now = self._database.now
         with self._database.write() as connection:
-            if not connection.execute(sa.select(tenant.c.tenant).where(tenant.c.tenant == request.name.tenant)).first():
-                raise TenantNotFoundError(
-                    f"there is no tenant '{request.name.tenant}'; an operator adds one with"
-                    f" 'rulegen tenant add {request.name.tenant}'"
-                )
+            _require_tenant(connection, request.name)
             inserted = connection.execute(
                 _insert(connection, submission)
                 .values(
@@ -138,12 +146,23 @@ def _existing(connection: Connection, request: Submission) -> Accepted:
             submission.c.submission_key == request.name.submission_key,
         )
     ).one()
-    if found.input_digest != request.input_digest:
-        raise SubmissionConflictError(
-            f"the submission key '{request.name.submission_key}' of tenant '{request.name.tenant}' belongs to another"
-            " input; submit this one under a new key"
-        )
+    _require_same_input(request.name, found.input_digest, request.input_digest)
     return Accepted(job_id=found.job_id, existing=True)
+
+
+def _require_tenant(connection: Connection, name: JobName) -> None:
+    if not connection.execute(sa.select(tenant.c.tenant).where(tenant.c.tenant == name.tenant)).first():
+        raise TenantNotFoundError(
+            f"there is no tenant '{name.tenant}'; an operator adds one with 'rulegen tenant add {name.tenant}'"
+        )
+
+
+def _require_same_input(name: JobName, taken_digest: str, input_digest: str) -> None:
+    if taken_digest != input_digest:
+        raise SubmissionConflictError(
+            f"the submission key '{name.submission_key}' of tenant '{name.tenant}' belongs to another input; submit"
+            " this one under a new key"
+        )
 
 
 def _predecessor(connection: Connection, request: Submission) -> int | None:

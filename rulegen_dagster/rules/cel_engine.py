@@ -40,10 +40,10 @@ class CelProgram:
             # The iteration budget is the one evaluation error that the library raises.
             raise RuleLanguageError("cel_evaluation", "the CEL engine gave up on an expression") from error
         kind, plain = value.type().name(), value.plain_value()
-        if kind != self.result or type(plain) is not (bool if self.result == "BOOL" else int):
-            raise RuleLanguageError("cel_evaluation", f"the CEL engine returned {kind} where {self.result} is due")
-        assert isinstance(plain, int)
-        return plain
+        expected = bool if self.result == "BOOL" else int
+        if kind == self.result and isinstance(plain, int) and type(plain) is expected:
+            return plain
+        raise RuleLanguageError("cel_evaluation", f"the CEL engine returned {kind} where {self.result} is due")
 
 
 def declarations_of(symbols: Symbols) -> Declarations:

@@ -277,7 +277,7 @@ def _path(location: Sequence[int | str]) -> str:
         elif step.isidentifier():
             parts.append(f".{step[:60]}")
         else:
-            parts.append(f"[{ascii(step[:60])}]")
+            parts.append(f"[{step[:60]!a}]")
     return "".join(parts)
 
 

@@ -180,7 +180,7 @@ _LEADING_MARKUP = re.compile(rf"(?:[\s>#*+_|`~–—•·\-]|\[[ xX]\]|{_LABEL})
 _TRAILING_MARKUP = re.compile(r"[\s*_|`~.,;:!?。)\]\"'”’»]*+")
 _SENTENCE_END = re.compile(r"[.!?;:。！？；：][)\]\"'”’»*_]*+\s*+\Z")
 _ABBREVIATION = re.compile(
-    r"(?<![^\W\d_])(?:[^\W\d_]|etc|vgl|bzw|ggf|usw|incl|inkl|max|min|no|nr|art|abs)\.\s*+\Z", re.I
+    r"(?<![^\W\d_])(?:[^\W\d_]|etc|vgl|bzw|ggf|usw|incl|inkl|max|min|no|nr|art|abs)\.\s*+\Z", re.IGNORECASE
 )
 _CURRENCIES: Final = {
     "$": {"USD", "CAD", "AUD", "NZD", "SGD", "HKD", "MXN"},

@@ -55,4 +55,4 @@ def _unexpected_character(source: str, position: int) -> RuleLanguageError:
         position += 1
     character = source[position]
     hint = "; a string is written in double quotes" if character in "\"'" else ""
-    return RuleLanguageError("unexpected_character", f"unexpected character {ascii(character)}{hint}", position)
+    return RuleLanguageError("unexpected_character", f"unexpected character {character!a}{hint}", position)

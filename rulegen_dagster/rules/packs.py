@@ -22,7 +22,7 @@ def load_vocabulary(name: str) -> Vocabulary:
     if not _NAME.fullmatch(name) or not pack.is_file():
         known = sorted(item.name.removesuffix(".yaml") for item in folder.iterdir() if item.name.endswith(".yaml"))
         available = ", ".join(known) or "none"
-        raise VocabularyError(f"there is no vocabulary {ascii(name[:60])}; available: {available}")
+        raise VocabularyError(f"there is no vocabulary {name[:60]!a}; available: {available}")
     return parse_vocabulary(pack.read_text(encoding="utf-8"), name=name)
 
 

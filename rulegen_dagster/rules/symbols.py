@@ -74,14 +74,14 @@ def unknown_fact(name: str, vocabulary: Vocabulary, position: int | None = None)
     """Return the error for a name that the vocabulary lacks, with its nearest neighbour."""
     near = get_close_matches(name[:80], vocabulary.facts, n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
-    return RuleLanguageError("unknown_fact", f"the vocabulary has no fact {ascii(name[:60])}{hint}", position)
+    return RuleLanguageError("unknown_fact", f"the vocabulary has no fact {name[:60]!a}{hint}", position)
 
 
 def unknown_enum_value(value: str, fact: str, values: tuple[str, ...], position: int | None) -> RuleLanguageError:
     """Return the error for a value that an enum lacks, with its nearest neighbour."""
     near = get_close_matches(value[:80], values, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    return RuleLanguageError("unknown_enum_value", f"{ascii(value[:60])} is not a value of {fact}{hint}", position)
+    return RuleLanguageError("unknown_enum_value", f"{value[:60]!a} is not a value of {fact}{hint}", position)
 
 
 def fact_type(name: str, fact: Fact) -> ValueType:

@@ -79,7 +79,9 @@ def _need_bool(expr: Expr, symbols: Symbols, operator: str) -> ValueType:
     return _BOOL
 
 
-def _common_kind(at: Expr, left: Expr, a: ValueType, right: Expr, b: ValueType, operator: str) -> Kind:
+def _common_kind(  # noqa: PLR0917 (two operands, each an expression and its type)
+    at: Expr, left: Expr, a: ValueType, right: Expr, b: ValueType, operator: str
+) -> Kind:
     """Return the one kind of two operands; a bare 0 takes the kind of the amount beside it."""
     if a.kind is b.kind:
         return a.kind

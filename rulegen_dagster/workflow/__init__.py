@@ -1,0 +1,1 @@
+"""The use cases: the only code that sees ledger, provider and rules together."""

@@ -8,7 +8,7 @@ from rulegen_dagster.domain.canonical import canonical_json, sha256_hex
 from rulegen_dagster.domain.rule import RuleOutput, SuiteOutput
 from rulegen_dagster.domain.states import Stage
 from rulegen_dagster.ledger.reads import JobRecord
-from rulegen_dagster.providers.port import NOT_A_MODEL
+from rulegen_dagster.providers.registry import label_of
 from rulegen_dagster.rules.validation import ClauseEntry
 from rulegen_dagster.workflow.runtime import Runtime
 
@@ -83,7 +83,7 @@ def build_bundle(runtime: Runtime, job: JobRecord, entries: list[ClauseEntry], r
     return Bundle(
         files={
             "behaviour.json": canonical_json(job.behaviour).encode(),
-            "rules.json": canonical_json({"generated_by": _maker(runtime, job), "rules": rules}).encode(),
+            "rules.json": canonical_json({"generated_by": _maker(job), "rules": rules}).encode(),
             "sources.json": canonical_json(sources).encode(),
             "specification.txt": text,
             "tests.json": canonical_json({"suites": tests}).encode(),
@@ -122,10 +122,6 @@ def report_of(text: str) -> dict[str, Any]:
     return content
 
 
-def _maker(runtime: Runtime, job: JobRecord) -> dict[str, Any]:
-    identity = runtime.provider(job.behaviour["provider"]).identity
-    return {
-        "provider": identity.name,
-        "model_id": job.behaviour["model_id"],
-        "label": None if identity.is_language_model else NOT_A_MODEL,
-    }
+def _maker(job: JobRecord) -> dict[str, Any]:
+    provider = job.behaviour["provider"]
+    return {"provider": provider, "model_id": job.behaviour["model_id"], "label": label_of(provider)}

@@ -1,5 +1,6 @@
 """The opening scenario on an injected clock: thirteen rules saved, the call for rule 14 times out, the process dies."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
@@ -25,12 +26,16 @@ _SCRIPT = "demo-crash.yaml"
 
 
 def open_demo(path: str, now_ms: int, *, crash: bool) -> Runtime:
-    """Open the demo's own ledger, whose clock stands at `now_ms`; its lease lasts one second."""
-    home = Path(path).absolute().parent
+    """Open the demo's own ledger, whose clock stands at `now_ms`; its lease lasts one second.
+
+    `path` is a file for SQLite, with a folder beside it for the demo's blobs, or a database URL.
+    """
+    is_url = "://" in path
+    home = Settings().home_path / "demo" if is_url else Path(f"{path}.files").absolute()
     script = Path(str(files("rulegen_dagster") / "examples" / _SCRIPT)) if crash else None
     settings = Settings(
         home=home,
-        database_url=path if "://" in path else f"sqlite:///{Path(path).absolute()}",
+        database_url=path if is_url else f"sqlite:///{Path(path).absolute()}",
         provider="rulegen-scripted",
         script=script,
         slots=1,
@@ -77,11 +82,8 @@ def resume(runtime: Runtime) -> dict[str, Any]:
     }
 
 
-def _generate_rules(runtime: Runtime, job: JobRecord, observe: Any) -> None:
-    def count(outcome: Outcome) -> None:
-        observe(outcome)
-
-    generate(runtime, Scope(stages=(Stage.GENERATE_RULES,), job_ids=(job.job_id,)), observe=count, slots=1)
+def _generate_rules(runtime: Runtime, job: JobRecord, observe: Callable[[Outcome], None]) -> None:
+    generate(runtime, Scope(stages=(Stage.GENERATE_RULES,), job_ids=(job.job_id,)), observe=observe, slots=1)
 
 
 def _accepted(runtime: Runtime, job: JobRecord) -> dict[str, ItemRecord]:

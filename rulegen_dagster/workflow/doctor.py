@@ -1,4 +1,4 @@
-"""The doctor: does everything that a job needs work here?"""
+"""The doctor: checks that everything that a job needs works here."""
 
 import sqlite3
 import sys

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable
 
 from rulegen_dagster.domain.states import JobState, Stage
-from rulegen_dagster.domain.work import Landing
 from rulegen_dagster.ledger.claims import Scope
 from rulegen_dagster.ledger.reads import JobRecord
 from rulegen_dagster.workflow.documents import NotReady, Reused, accept, prepare
@@ -21,6 +20,7 @@ _DOCUMENT_STAGE_OF = {
     JobState.VALIDATING: Stage.VALIDATE,
 }
 _POLL_S = 0.5
+_SHORTEST_POLL_S = 0.01
 
 
 def drive(
@@ -37,27 +37,27 @@ def drive(
     process of a user. `on_wait` is told each time.
     """
     while True:
-        job = runtime.ledger.reads.job_by_id(job.job_id)
-        if not _step(runtime, job, observe):
-            reason = reason_of(runtime, job)
-            if reason.next_at is None:
-                return runtime.ledger.reads.job_by_id(job.job_id)
-            on_wait(reason)
-            pause = (reason.next_at - runtime.ledger.reads.now()) / 1000
-            sleep(min(max(pause, 0.01), _POLL_S))
-
-
-def _step(runtime: Runtime, job: JobRecord, observe: Callable[[Outcome], None]) -> bool:
-    if job.state in (JobState.GENERATING_RULES, JobState.GENERATING_TESTS):
         before = runtime.ledger.reads.revision(job.job_id)
+        job = runtime.ledger.reads.job_by_id(job.job_id)
+        _step(runtime, job, observe)
+        if runtime.ledger.reads.revision(job.job_id) != before:
+            # Whoever moved it, this process or another: what was read of the job is out of date.
+            continue
+        reason = reason_of(runtime, job)
+        if reason.next_at is None:
+            return job
+        on_wait(reason)
+        pause = (reason.next_at - runtime.ledger.reads.now()) / 1000
+        sleep(min(max(pause, _SHORTEST_POLL_S), _POLL_S))
+
+
+def _step(runtime: Runtime, job: JobRecord, observe: Callable[[Outcome], None]) -> None:
+    if job.state in (JobState.GENERATING_RULES, JobState.GENERATING_TESTS):
         generate(runtime, Scope(stages=GENERATING_STAGES, job_ids=(job.job_id,)), observe=observe)
-        return runtime.ledger.reads.revision(job.job_id) != before
-    if job.state not in _DOCUMENT_STAGE_OF:
-        return False
-    prepared = prepare(runtime, job.job_id, _DOCUMENT_STAGE_OF[job.state])
-    if isinstance(prepared, (Reused, NotReady)):
-        return False
-    return accept(runtime, prepared) is Landing.ACCEPTED
+    elif job.state in _DOCUMENT_STAGE_OF:
+        prepared = prepare(runtime, job.job_id, _DOCUMENT_STAGE_OF[job.state])
+        if not isinstance(prepared, (Reused, NotReady)):
+            accept(runtime, prepared)
 
 
 def generate(runtime: Runtime, scope: Scope, *, observe: Callable[[Outcome], None], slots: int | None = None) -> None:

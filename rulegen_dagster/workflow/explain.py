@@ -4,8 +4,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from rulegen_dagster.domain.rule import RuleOutput
-from rulegen_dagster.domain.states import JOB_STATE_OF_STAGE, TERMINAL_JOB_STATES, JobState, Stage, WorkState
+from rulegen_dagster.domain.states import (
+    JOB_STATE_OF_STAGE,
+    TERMINAL_JOB_STATES,
+    ActionState,
+    JobState,
+    Stage,
+    WorkState,
+)
 from rulegen_dagster.ledger.reads import ItemRecord, JobRecord
+from rulegen_dagster.providers.registry import label_of
 from rulegen_dagster.workflow.bundle import accepted_report, report_of
 from rulegen_dagster.workflow.publish import published_path
 from rulegen_dagster.workflow.runtime import Runtime
@@ -44,7 +52,7 @@ def reason_of(runtime: Runtime, job: JobRecord) -> Reason:
             text=f"a person has to confirm: rulegen confirm {job.name} --action-set {job.action_set_digest}",
         )
     if job.state is JobState.EXECUTING:
-        return Reason(code="confirmed", text="the action set is confirmed; the next publisher executes it")
+        return _publication_reason(runtime, job)
     if job.state is JobState.VALIDATING and job.validation_passed is False:
         return _validation_reason(runtime, job)
     stage = _STAGE_OF_STATE.get(job.state)
@@ -83,7 +91,20 @@ def _stage_reason(stage: Stage, items: list[ItemRecord], now: int) -> Reason:
             code="blocked",
             text=f"blocked: {_count(failed)} of {stage} failed: {named}{more}; mend the cause, then 'rulegen redrive'",
         )
-    return Reason(code="advancing", text=f"{stage} is complete")
+    return Reason(code="advancing", text=f"{stage} is complete, the next stage opens", next_at=now)
+
+
+def _publication_reason(runtime: Runtime, job: JobRecord) -> Reason:
+    for action in runtime.ledger.reads.actions(job.job_id):
+        if action.state == ActionState.UNKNOWN:
+            return Reason(
+                code="publish_unknown",
+                text=f"the last try to {action.kind} ended in {action.error_code}; mend the cause, and the next"
+                " publisher looks at what is there and goes on",
+            )
+        if action.state == ActionState.EXECUTING:
+            return Reason(code="publishing", text=f"a publisher holds the action {action.kind}, or was lost with it")
+    return Reason(code="confirmed", text="the action set is confirmed; the next publisher executes it")
 
 
 def _validation_reason(runtime: Runtime, job: JobRecord) -> Reason:
@@ -104,14 +125,13 @@ def _validation_reason(runtime: Runtime, job: JobRecord) -> Reason:
     )
 
 
-def status_report(runtime: Runtime, job: JobRecord, *, calls_before: int | None = None) -> dict[str, Any]:
+def status_report(runtime: Runtime, job: JobRecord) -> dict[str, Any]:
     """Return the job's status as plain data, in the shape that `rulegen status --json` prints.
 
-    `calls_before` is the job's number of provider calls when the command began; without it the command caused none.
+    `calls_this_run` counts the calls of this process alone, whoever else works on the job meanwhile.
     """
     job = runtime.ledger.reads.job_by_id(job.job_id)
     counts = runtime.ledger.reads.stage_counts(job.job_id)
-    calls = runtime.ledger.reads.provider_calls(job.job_id)
     reason = reason_of(runtime, job)
     published = published_path(runtime, job)
     return {
@@ -120,12 +140,12 @@ def status_report(runtime: Runtime, job: JobRecord, *, calls_before: int | None 
         "reason": reason.text,
         "reason_code": reason.code,
         "stages": {stage.value: {state.value: counts[stage][state] for state in _SHOWN_STATES} for stage in Stage},
-        "provider_calls": calls,
-        "calls_this_run": 0 if calls_before is None else calls - calls_before,
+        "provider_calls": runtime.ledger.reads.provider_calls(job.job_id),
+        "calls_this_run": runtime.ledger.reads.provider_calls(job.job_id, worker=runtime.worker),
         "action_set": job.action_set_digest,
         "published": str(published) if published else None,
         "provider": job.behaviour["provider"],
-        "provider_label": runtime.provider(job.behaviour["provider"]).identity.label,
+        "provider_label": label_of(job.behaviour["provider"]),
         "file": job.file_name,
         "predecessor": str(job.predecessor) if job.predecessor else None,
         **_extraction_report(runtime, job),

@@ -103,7 +103,8 @@ async def _call(provider: Provider, request: ProviderRequest, claim: Claim) -> O
             claim=claim,
             outcome=outcome,
             error_code=code,
-            message=message[:300],
+            # A client's words go into the ledger and logs as one line; PostgreSQL cannot store a NUL at all.
+            message="".join(c if c.isprintable() else " " for c in message[:300]),
             provider=name,
             provider_called=True,
             usage=usage or Usage(model_id=provider.identity.model_id),

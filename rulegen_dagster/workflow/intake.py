@@ -2,6 +2,7 @@
 
 import os
 import stat
+import unicodedata
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -23,6 +24,9 @@ from rulegen_dagster.ledger.submissions import Submission
 from rulegen_dagster.rules.packs import load_vocabulary
 from rulegen_dagster.specs.document import read_document
 from rulegen_dagster.workflow.runtime import Runtime
+
+_NOT_IN_A_NAME = frozenset({"Cc", "Cs", "Zl", "Zp"})
+"""Unicode categories: controls, what is left of bytes that are not UTF-8, line and paragraph separators."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,10 +57,11 @@ def submit_file(
 def submit_upload(runtime: Runtime, data: bytes, file_name: str, *, tenant: str, key: str | None, actor: str) -> Intake:
     """Submit bytes under a file name; see `submit_file`.
 
-    The upload is parsed before anything is stored, so that a refusal leaves no trace. The blob is written before the
-    transaction that names it.
+    The upload is parsed, and its key looked up, before anything is stored, so that a refusal leaves no trace. The blob
+    is written before the transaction that names it.
     """
     check_tenant(tenant)
+    _check_file_name(file_name)
     if key is not None:
         check_submission_key(key)
     read_document(data, file_name, max_bytes=runtime.settings.max_upload_bytes)
@@ -70,9 +75,19 @@ def submit_upload(runtime: Runtime, data: bytes, file_name: str, *, tenant: str,
         ruleset=ruleset_name(file_name),
         behaviour=current_behaviour(runtime),
     )
+    runtime.ledger.submissions.check(name, digest)
     runtime.blobs.put(data)
     accepted = runtime.ledger.submissions.submit(request, actor=actor)
     return Intake(job=runtime.ledger.reads.job_by_id(accepted.job_id), existing=accepted.existing)
+
+
+def _check_file_name(name: str) -> None:
+    # A file system may hold names that are not text; a ledger, a log and a page cannot.
+    if any(unicodedata.category(character) in _NOT_IN_A_NAME for character in name):
+        raise SpecError(
+            "the file's name has control characters or is not valid UTF-8; rename the file and submit it again",
+            code="invalid_file_name",
+        )
 
 
 def current_behaviour(runtime: Runtime) -> Behaviour:
@@ -96,7 +111,8 @@ def current_behaviour(runtime: Runtime) -> Behaviour:
 def read_upload(path: Path, max_bytes: int, *, follow_links: bool) -> bytes:
     """Read a regular file of at most `max_bytes`. Raises `SpecError`.
 
-    A symbolic link is followed only for somebody who could read its target anyway. The size is checked on the open file and while reading, so a file that grows or is swapped cannot get past it.
+    A symbolic link is followed only for somebody who could read its target anyway. The size is checked on the open
+    file and while reading, so a file that grows or is swapped cannot get past it.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | (0 if follow_links else os.O_NOFOLLOW))
@@ -106,10 +122,11 @@ def read_upload(path: Path, max_bytes: int, *, follow_links: bool) -> bytes:
         if path.is_symlink() and not follow_links:
             raise SpecError(f"{path.name} is a symbolic link; give the file itself", code="symbolic_link") from None
         raise SpecError(f"{path.name} cannot be read: {error.strerror}", code="unreadable") from error
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        raise SpecError(f"{path.name} is not a regular file", code="not_a_file")
     with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise SpecError(f"{path.name} is not a regular file", code="not_a_file")
         if status.st_size <= max_bytes:
             try:
                 data = file.read(max_bytes + 1)

@@ -1,6 +1,7 @@
 """Partitions: many keys of the `rules` set worked on in one run, each with an outcome of its own."""
 
 import asyncio
+import contextlib
 import queue
 import threading
 from collections.abc import Iterator, Sequence
@@ -9,7 +10,7 @@ from enum import StrEnum
 
 from rulegen_dagster.domain.errors import InputError
 from rulegen_dagster.domain.states import JOB_STATE_OF_STAGE, JobState, Stage, WorkState
-from rulegen_dagster.domain.work import Landing, Offer, Usage, WorkKey
+from rulegen_dagster.domain.work import NO_USAGE, Landing, Offer, Usage, WorkKey
 from rulegen_dagster.ledger.claims import Scope
 from rulegen_dagster.ledger.reads import ItemRecord, JobRecord
 from rulegen_dagster.workflow.engine import Accept, Engine, Outcome
@@ -50,7 +51,7 @@ class KeyOutcome:
     output: str | None = None
     provider: str | None = None
     provider_called: bool = False
-    usage: Usage = Usage()
+    usage: Usage = NO_USAGE
     reason: str | None = None
 
     @property
@@ -74,6 +75,7 @@ def drain_keys(
 
     The engine runs in a thread of its own: what the consumer does with an outcome never holds up a slot.
     """
+    keys = tuple(dict.fromkeys(keys))
     known = _known(runtime, keys)
     jobs = {job_id: runtime.ledger.reads.job_by_id(job_id) for job_id in {i.key.job_id for i in known.values()}}
     _refuse_retired(known, jobs)
@@ -236,8 +238,9 @@ class _Drain:
         self._scope = scope
         self._accept = accept
         self._outcomes: queue.SimpleQueue[Outcome | BaseException | None] = queue.SimpleQueue()
-        self._loop = asyncio.new_event_loop()
-        self._stopped = False
+        self._begun = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
 
     def __iter__(self) -> Iterator[Outcome]:
         thread = threading.Thread(target=self._work, name="engine", daemon=True)
@@ -248,12 +251,23 @@ class _Drain:
                     raise outcome
                 yield outcome
         finally:
-            self._stopped = True
-            if thread.is_alive():
-                self._loop.call_soon_threadsafe(self._cancel)
+            self._stop()
             thread.join()
 
     def _work(self) -> None:
+        ended: BaseException | None = None
+        try:
+            asyncio.run(self._drain())
+        except asyncio.CancelledError:
+            pass
+        except BaseException as error:
+            ended = error
+        # Last of all, so that nothing of the loop is left when the consumer goes on.
+        self._outcomes.put(ended)
+
+    async def _drain(self) -> None:
+        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        self._begun.set()
         engine = Engine(
             self._runtime,
             Generation(self._runtime).attempt,
@@ -261,17 +275,12 @@ class _Drain:
             observe=self._outcomes.put,
             accept=self._accept,
         )
-        try:
-            asyncio.set_event_loop(self._loop)
-            self._loop.run_until_complete(engine.drain(self._scope))
-        except asyncio.CancelledError:
-            pass
-        except BaseException as error:
-            self._outcomes.put(error)
-        finally:
-            self._loop.run_until_complete(self._loop.shutdown_default_executor())
-            self._outcomes.put(None)
+        await engine.drain(self._scope)
 
-    def _cancel(self) -> None:
-        for task in asyncio.all_tasks(self._loop):
-            task.cancel()
+    def _stop(self) -> None:
+        self._begun.wait()
+        if self._loop is None or self._task is None:
+            return
+        # The loop may have closed meanwhile; then there is nothing left to stop.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._task.cancel)

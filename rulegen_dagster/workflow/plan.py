@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from rulegen_dagster.domain.states import JobState, Stage
-from rulegen_dagster.ledger.reads import JobRecord, OpenStage
+from rulegen_dagster.ledger.open_stages import OpenStage
+from rulegen_dagster.ledger.reads import JobRecord
 from rulegen_dagster.workflow.runtime import Runtime
 
 MAX_LAUNCHES = 25

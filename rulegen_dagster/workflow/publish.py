@@ -9,6 +9,8 @@ import errno
 import json
 import os
 import shutil
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,9 @@ from rulegen_dagster.workflow.runtime import Runtime
 
 MANIFEST = "manifest.json"
 CONFIRMATION = "confirmation.json"
+LEASED, STALE = "leased", "stale"
+_HELD = frozenset({LEASED, STALE})
+_POLL_S = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +68,7 @@ def publish(runtime: Runtime, job: JobRecord) -> Published | NothingToPublish:
         reused = target.exists()
         if not reused:
             _write(runtime, job, claim, decision, target)
-        manifest_digest = verify_bundle(target, claim.action_set_digest)
+        manifest_digest = verify_bundle(target, claim.action_set_digest, confirmed=_confirmed_files(claim))
     except (OSError, PublishError) as error:
         runtime.ledger.actions.release(claim, error_code="publish_failed", actor=runtime.worker)
         if isinstance(error, PublishError):
@@ -73,8 +78,19 @@ def publish(runtime: Runtime, job: JobRecord) -> Published | NothingToPublish:
         {"path": str(target.relative_to(runtime.settings.published_path)), "manifest_sha256": manifest_digest}
     )
     if not runtime.ledger.actions.finish(claim, receipt=receipt_text, actor=runtime.worker):
-        return NothingToPublish(code="stale", reason="another publisher took the action over; it finishes it")
+        return NothingToPublish(code=STALE, reason="another publisher took the action over; it finishes it")
     return Published(path=target, manifest_digest=manifest_digest, reused=reused)
+
+
+def publish_with_others(
+    runtime: Runtime, job: JobRecord, *, sleep: Callable[[float], None] = time.sleep
+) -> Published | NothingToPublish:
+    """Publish like `publish`, and wait for another publisher that holds the action: it ends, or its lease does."""
+    while True:
+        published = publish(runtime, job)
+        if isinstance(published, Published) or published.code not in _HELD:
+            return published
+        sleep(_POLL_S)
 
 
 def bundle_path(runtime: Runtime, job: JobRecord, action_set_digest: str) -> Path:
@@ -90,25 +106,33 @@ def published_path(runtime: Runtime, job: JobRecord) -> Path | None:
     return None
 
 
-def verify_bundle(path: Path, action_set_digest: str) -> str:
-    """Read a bundle back and check every digest of its manifest; return the manifest's own digest.
+def verify_bundle(path: Path, action_set_digest: str, *, confirmed: Mapping[str, str]) -> str:
+    """Read a bundle back and check it against its manifest and the confirmed digests; return the manifest's digest.
 
-    Raises `PublishError` where a file is missing, differs, or does not belong to the action set.
+    Raises `PublishError` where a file is missing, added, or differs, or where the bundle is of another action set.
     """
     try:
         manifest_bytes = (path / MANIFEST).read_bytes()
         manifest: dict[str, Any] = json.loads(manifest_bytes)
-        found = {name: sha256_hex((path / name).read_bytes()) for name in manifest["files"]}
-    except (OSError, ValueError, KeyError) as error:
+        found = {file.name: sha256_hex(file.read_bytes()) for file in path.iterdir() if file.name != MANIFEST}
+        stated, action_set = manifest["files"], manifest["action_set"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise PublishError(f"the bundle at {path} cannot be read back: {type(error).__name__}") from error
-    if manifest.get("action_set") != action_set_digest or found != manifest["files"]:
+    if action_set != action_set_digest or found != stated or found.keys() != {*confirmed, CONFIRMATION}:
         raise PublishError(f"the bundle at {path} is not what its manifest says; move it away and publish again")
+    if any(found[name] != digest for name, digest in confirmed.items()):
+        raise PublishError(f"the bundle at {path} is not what was confirmed; move it away and publish again")
     return sha256_hex(manifest_bytes)
+
+
+def _confirmed_files(claim: ActionClaim) -> dict[str, str]:
+    files: dict[str, str] = json.loads(claim.content)["files"]
+    return files
 
 
 def _write(runtime: Runtime, job: JobRecord, claim: ActionClaim, decision: Decision, target: Path) -> None:
     bundle = build_bundle(runtime, job, clause_entries(runtime, job.job_id), str(accepted_report(runtime, job.job_id)))
-    if bundle.digests != json.loads(claim.content)["files"]:
+    if bundle.digests != _confirmed_files(claim):
         raise PublishError(
             "what would be published is not what was confirmed; the bundle's digests differ", code="not_confirmed"
         )
@@ -169,7 +193,7 @@ def _sync_folder(path: Path) -> None:
 def _why_not(runtime: Runtime, job: JobRecord) -> NothingToPublish:
     state = runtime.ledger.reads.job_by_id(job.job_id).state
     if state is JobState.EXECUTING:
-        return NothingToPublish(code="leased", reason="another publisher holds the action's lease")
+        return NothingToPublish(code=LEASED, reason="another publisher holds the action's lease")
     return NothingToPublish(
         code="not_confirmed", reason=f"the job is {state}; a ruleset is published after its action set is confirmed"
     )

@@ -7,6 +7,7 @@ from rulegen_dagster.domain.money import format_minor
 from rulegen_dagster.domain.rule import Decision, MoneyParam, Param, RateParam, Rule, RuleOutput, SuiteOutput
 from rulegen_dagster.domain.states import Stage
 from rulegen_dagster.ledger.reads import JobRecord
+from rulegen_dagster.providers.registry import label_of
 from rulegen_dagster.workflow.bundle import accepted_report, report_of
 from rulegen_dagster.workflow.explain import reason_of
 from rulegen_dagster.workflow.runtime import Runtime
@@ -57,7 +58,7 @@ def review_report(runtime: Runtime, job: JobRecord) -> dict[str, Any]:
         "state": job.state.value,
         "reason": reason_of(runtime, job).text,
         "provider": job.behaviour["provider"],
-        "provider_label": runtime.provider(job.behaviour["provider"]).identity.label,
+        "provider_label": label_of(job.behaviour["provider"]),
         "behaviour": job.behaviour,
         "action_set": job.action_set_digest,
         "actions": actions,

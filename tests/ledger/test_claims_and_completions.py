@@ -299,10 +299,14 @@ def test_an_error_inside_a_turn_undoes_all_of_it(ledger: Ledger, make_job: MakeJ
     job_id = make_job(2)
     first, _ = claim(ledger, RULES, 2)
 
-    with pytest.raises(RuntimeError), ledger.turn(ALICE) as turn:
-        turn.offer(Offer(claim=first, output=output()))
-        turn.settle()
-        raise RuntimeError("the process is lost here")
+    def lose_the_process() -> None:
+        with ledger.turn(ALICE) as turn:
+            turn.offer(Offer(claim=first, output=output()))
+            turn.settle()
+            raise RuntimeError("the process is lost here")
+
+    with pytest.raises(RuntimeError):
+        lose_the_process()
 
     assert states(ledger, job_id) == [WorkState.RUNNING, WorkState.RUNNING]
 

@@ -25,9 +25,9 @@ def regulation(gold: dict[str, Any]) -> Vocabulary:
     """Return the ruleset's facts as a vocabulary."""
     facts = {}
     for name, fact in gold["facts"].items():
+        facts[name] = dict(fact)
         if fact["type"] == "enum":
-            fact = fact | {"values": dict.fromkeys(fact["values"], ()), "default": fact["values"][0]}
-        facts[name] = fact
+            facts[name] |= {"values": dict.fromkeys(fact["values"], ()), "default": fact["values"][0]}
     subjects = sorted({rule["subject"] for rule in gold["rules"]})
     return Vocabulary.model_validate(
         {"name": "brkg", "version": 1, "description": "travel", "subjects": subjects, "facts": facts}

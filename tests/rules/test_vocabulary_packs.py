@@ -37,7 +37,7 @@ def test_a_pack_becomes_a_vocabulary() -> None:
 
 @pytest.mark.parametrize("name", ["nonsense", "../domain/rule", "", "a/b", "Expense", "x" * 500])
 def test_an_unknown_pack_is_refused_with_the_packs_there_are(name: str) -> None:
-    with pytest.raises(VocabularyError, match="there is no vocabulary .*; available: ") as refused:
+    with pytest.raises(VocabularyError, match=r"there is no vocabulary .*; available: ") as refused:
         load_vocabulary(name)
 
     assert len(str(refused.value)) < 300

@@ -1,0 +1,1 @@
+"""Alembic's history of the ledger's schema."""
