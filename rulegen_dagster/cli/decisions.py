@@ -7,9 +7,21 @@ import typer
 from rich.console import Console
 
 from rulegen_dagster.cli.jobs import JobArgument
-from rulegen_dagster.cli.output import JsonFlag, TenantOption, actor, out, plain, print_json, reports_errors, runtime
+from rulegen_dagster.cli.output import (
+    JsonFlag,
+    TenantOption,
+    actor,
+    not_blank,
+    out,
+    plain,
+    print_json,
+    reports_errors,
+    runtime,
+)
+from rulegen_dagster.domain.errors import InputError
 from rulegen_dagster.domain.identity import DEFAULT_TENANT, JobName
 from rulegen_dagster.domain.states import Stage
+from rulegen_dagster.domain.text import printable
 from rulegen_dagster.workflow.explain import status_report
 from rulegen_dagster.workflow.publish import publish_with_others
 from rulegen_dagster.workflow.review import review_report
@@ -70,7 +82,7 @@ def confirm(
 @reports_errors
 def reject(
     job: JobArgument,
-    reason: Annotated[str, typer.Option("--reason", help="Why; kept with the job.")],
+    reason: Annotated[str, typer.Option("--reason", help="Why; kept with the job.", callback=not_blank)],
     tenant: TenantOption = DEFAULT_TENANT,
     json_output: JsonFlag = False,
 ) -> None:
@@ -94,7 +106,10 @@ def reject(
 def redrive(
     job: JobArgument,
     items: Annotated[list[str] | None, typer.Argument(help="Item keys, such as rule-03; none means all.")] = None,
-    reason: Annotated[str, typer.Option("--reason", help="Why they may succeed now; kept in the log.")] = "redriven",
+    *,
+    reason: Annotated[
+        str, typer.Option("--reason", help="Why they may succeed now; kept in the log.", callback=not_blank)
+    ],
     tenant: TenantOption = DEFAULT_TENANT,
     json_output: JsonFlag = False,
 ) -> None:
@@ -103,10 +118,14 @@ def redrive(
     \b
     Examples:
       rulegen redrive travel-2027 --reason "the provider's quota was raised"
-      rulegen redrive travel-2027 rule-03 rule-07
+      rulegen redrive travel-2027 rule-03 rule-07 --reason "the script is mended"
     """
     with runtime() as opened:
         found = opened.ledger.reads.job(JobName.parse(job, tenant=tenant))
+        known = {item.key.item_key for stage in Stage for item in opened.ledger.reads.items(found.job_id, stage)}
+        unknown = [item for item in items or () if item not in known]
+        if unknown:
+            raise InputError(f"the job has no item '{printable(unknown[0])[:64]}'", code="item_not_found")
         redriven = {
             stage.value: opened.ledger.redrives.redrive(
                 found.job_id, stage, items or None, actor=actor(), reason=reason

@@ -16,7 +16,7 @@ from typing import Final
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from rulegen_dagster.cli.output import err, plain
+from rulegen_dagster.cli.output import err, plain, print_json
 from rulegen_dagster.domain.errors import InputError
 from rulegen_dagster.domain.identity import DEFAULT_TENANT
 from rulegen_dagster.resources.lost_runs import end_lost_runs
@@ -29,8 +29,8 @@ GRACE_S: Final = 15.0
 _POLL_S: Final = 0.2
 
 
-def serve(settings: Settings, port: int) -> int:
-    """Run until a signal, or until a child ends; return the exit code.
+def serve(settings: Settings, port: int, *, json_output: bool = False) -> int:
+    """Run until a signal, or until a child ends; return the exit code. With `json_output`, tell where as JSON.
 
     Each child leads a process group of its own, so that what it starts ends with it. The code server starts first:
     a daemon that finds none gives up retrying the runs that the last stop interrupted. It owns the run workers, and
@@ -42,11 +42,11 @@ def serve(settings: Settings, port: int) -> int:
             code="port_in_use",
         )
     environment = _prepare(settings)
-    with _only_one(settings):
-        return _serve(settings, port, environment)
+    with _only_one(settings) as lock:
+        return _serve(settings, port, environment, lock, json_output=json_output)
 
 
-def _serve(settings: Settings, port: int, environment: dict[str, str]) -> int:
+def _serve(settings: Settings, port: int, environment: dict[str, str], lock: int, *, json_output: bool) -> int:
     code_port = _free_port()
     workspace = settings.dagster_home / "workspace.yaml"
     workspace.write_text(
@@ -70,14 +70,17 @@ def _serve(settings: Settings, port: int, environment: dict[str, str]) -> int:
     children: dict[str, subprocess.Popen[bytes]] = {}
     try:
         for name, command in commands.items():
-            children[name] = _start(command, environment)
+            children[name] = _start(command, environment, lock)
             if name == "code server":
                 _wait_until_served(code_port, children[name], stopping)
                 end_lost_runs(settings.dagster_home)
             if stopping:
                 return 0
-        err().print(plain(f"Dagster: http://{HOST}:{port}  (home: {settings.home_path})"))
-        err().print(plain(f"drop specifications into {settings.uploads_path / DEFAULT_TENANT}; Ctrl-C ends"))
+        url, uploads = f"http://{HOST}:{port}", settings.uploads_path / DEFAULT_TENANT
+        if json_output:
+            print_json({"url": url, "home": str(settings.home_path), "uploads": str(uploads)})
+        err().print(plain(f"Dagster: {url}  (home: {settings.home_path})"))
+        err().print(plain(f"drop specifications into {uploads}; Ctrl-C ends"))
         while not stopping:
             ended = [name for name, child in children.items() if child.poll() is not None]
             if ended:
@@ -115,13 +118,15 @@ def _instance_template() -> Path:
     raise InputError("dagster.yaml is not beside the package; run from a checkout of the project", code="no_template")
 
 
-def _start(command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+def _start(command: list[str], environment: dict[str, str], lock: int) -> subprocess.Popen[bytes]:
     program, *arguments = command
     return subprocess.Popen(  # noqa: S603 (our own programs, arguments of our own)
         [str(Path(sys.executable).with_name(program)), *arguments],
         env=environment,
         stdin=subprocess.DEVNULL,
         start_new_session=True,
+        # A child that outlives a killed parent keeps the home's lock, so that no second daemon joins it.
+        pass_fds=(lock,),
     )
 
 
@@ -157,17 +162,18 @@ def _wait_until_served(port: int, server: subprocess.Popen[bytes], stopping: lis
 
 
 @contextlib.contextmanager
-def _only_one(settings: Settings) -> Iterator[None]:
-    """Hold the home's lock, which the kernel gives back whatever ends this process."""
+def _only_one(settings: Settings) -> Iterator[int]:
+    """Hold the home's lock, which the kernel gives back when this process and its children have ended."""
     with (settings.dagster_home / "dev.lock").open("w", encoding="utf-8") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise InputError(
-                f"another 'rulegen dev' serves {settings.home_path}; end it, or set RULEGEN_HOME to another folder",
+                f"another 'rulegen dev' serves {settings.home_path}, or what it started still runs; end that, or set"
+                " RULEGEN_HOME to another folder",
                 code="home_in_use",
             ) from None
-        yield
+        yield lock.fileno()
 
 
 def _is_free(port: int) -> bool:

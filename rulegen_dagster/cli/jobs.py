@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from rulegen_dagster.cli.output import (
     JsonFlag,
@@ -135,16 +134,13 @@ def list_jobs(
         if not reports:
             out().print(f"no jobs yet in {opened.settings.home_path}; 'rulegen run FILE' makes one")
             return
-        table = Table("job", "state", "rules", "calls", "reason", box=None, pad_edge=False)
+        columns = ("job", "state", "rules", "provider_calls")
+        widths = {name: max(len(name), *(len(str(report[name])) for report in reports)) for name in columns}
+        # Plain lines: a table would cut the names, and a name that is cut cannot be copied into the next command.
+        out().print("  ".join([*(name.ljust(widths[name]) for name in columns), "reason"]))
         for report in reports:
-            table.add_row(
-                plain(report["job"]),
-                report["state"],
-                str(report["rules"]),
-                str(report["provider_calls"]),
-                plain(report["reason"]),
-            )
-        out().print(table)
+            cells = [*(str(report[name]).ljust(widths[name]) for name in columns), report["reason"]]
+            out().print(plain("  ".join(cells)))
 
 
 def _line(opened: Runtime, job_id: int) -> dict[str, Any]:
@@ -159,7 +155,12 @@ def _show(report: dict[str, Any], json_output: bool) -> None:
     console = out()
     console.print(plain(f"{report['job']}  {report['state']}", "bold"))
     if report.get("existing"):
-        console.print("  this submission was here before; its job goes on")
+        ended = report["state"] in ("failed", "cancelled", "expired")
+        console.print(
+            "  this submission was here before, and its job has ended; submit the file under a new --key"
+            if ended
+            else "  this submission was here before; this is its job"
+        )
     label = f" ({report['provider_label']})" if report["provider_label"] else ""
     console.print(
         f"  {report['rules']} rules from {report['normative_clauses']} normative clauses,"
@@ -175,5 +176,5 @@ def _show(report: dict[str, Any], json_output: bool) -> None:
     console.print(plain(f"  {report['reason']}"))
     if report["published"]:
         console.print(plain(f"  published: {report['published']}"))
-    elif report["action_set"]:
+    elif report["state"] == "awaiting_confirmation":
         console.print(f"  review it: rulegen review {report['job']}")

@@ -1,5 +1,8 @@
 """The `rulegen` command: one function for each verb, split over the modules of this package."""
 
+import io
+import sys
+
 import typer
 
 from rulegen_dagster.cli import decisions, demo, jobs, operate
@@ -29,4 +32,8 @@ app.add_typer(operate.tenants, name="tenant")
 
 def main() -> None:
     """Run the command line."""
+    for stream in (sys.stdout, sys.stderr):
+        # A policy's typographic quotes must not end the command where the terminal knows ASCII only.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     app()

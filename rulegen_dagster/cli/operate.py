@@ -63,6 +63,7 @@ def migrate_ledger(json_output: JsonFlag = False) -> None:
 @reports_errors
 def dev(
     port: Annotated[int, typer.Option("--port", help="Port of the web page, on 127.0.0.1.", min=1, max=65535)] = 3000,
+    json_output: JsonFlag = False,
 ) -> None:
     """Start Dagster's web page and daemon for this project; Ctrl-C ends both.
 
@@ -76,7 +77,7 @@ def dev(
     """
     from rulegen_dagster.cli.dev import serve  # noqa: PLC0415 (Dagster takes a second to import)
 
-    raise typer.Exit(serve(settings(), port))
+    raise typer.Exit(serve(settings(), port, json_output=json_output))
 
 
 @tenants.command("add")
@@ -110,7 +111,12 @@ def add_tenant(
 @tenants.command("list")
 @reports_errors
 def list_tenants(json_output: JsonFlag = False) -> None:
-    """List the tenants."""
+    """List the tenants.
+
+    \b
+    Example:
+      rulegen tenant list --json
+    """
     with runtime() as opened:
         found = opened.ledger.submissions.tenants()
     if json_output:

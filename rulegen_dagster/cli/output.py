@@ -2,7 +2,6 @@
 
 import getpass
 import json
-import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from rulegen_dagster.domain.errors import InputError, RulegenError
+from rulegen_dagster.domain.text import printable
 from rulegen_dagster.settings import Settings
 from rulegen_dagster.workflow.runtime import Runtime, open_runtime
 
@@ -23,15 +23,15 @@ TenantOption = Annotated[str, typer.Option("--tenant", help="The tenant that own
 
 _P = ParamSpec("_P")
 
-# JSON escapes the first 32 controls by itself; these may steer a terminal or turn its text around, and lone
-# surrogates (bytes that are not UTF-8) cannot be written at all.
-_NOT_FOR_A_TERMINAL = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-
 
 def print_json(value: Any) -> None:
-    """Print one JSON document on standard output."""
+    """Print one JSON document on standard output; what could steer a terminal is escaped, in a way that JSON reads."""
     text = json.dumps(value, indent=2, ensure_ascii=False)
-    sys.stdout.write(_NOT_FOR_A_TERMINAL.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n")
+    safe = "".join(
+        character if character.isprintable() or character == "\n" else json.dumps(character)[1:-1] for character in text
+    )
+    sys.stdout.write(safe + "\n")
+    sys.stdout.flush()
 
 
 def out() -> Console:
@@ -44,17 +44,16 @@ def err() -> Console:
     return Console(stderr=True, highlight=False, soft_wrap=True)
 
 
-def printable(text: str) -> str:
-    """Return a text that cannot steer a terminal: control characters become spaces or escapes."""
-    return "".join(
-        character if character.isprintable() else " " if character.isspace() else f"\\x{ord(character):02x}"
-        for character in text
-    )
-
-
 def plain(text: str, style: str = "") -> Text:
     """Return untrusted text for a console: nothing in it is read as markup."""
     return Text(printable(text), style=style)
+
+
+def not_blank(text: str) -> str:
+    """Check an option that has to say something. Raises `BadParameter`, which is wrong usage (exit code 2)."""
+    if not text.strip():
+        raise typer.BadParameter("it must not be blank")
+    return text.strip()
 
 
 def actor() -> str:

@@ -1,10 +1,13 @@
 """Sensors: each asks for what the ledger needs. With a cursor set back, or a tick repeated, nothing runs twice."""
 
+import time
+
 import dagster as dg
 
 from rulegen_dagster.defs.jobs import generate_rules, generate_tests, publish, retrieve, validate
+from rulegen_dagster.domain.text import printable
 from rulegen_dagster.resources.launches import run_requests
-from rulegen_dagster.resources.partition_sets import register_active_jobs
+from rulegen_dagster.resources.partition_sets import register_jobs
 from rulegen_dagster.resources.runtime import RuntimeResource
 from rulegen_dagster.workflow.plan import plan_publications, plan_work
 from rulegen_dagster.workflow.uploads import look
@@ -13,7 +16,6 @@ _INTERVAL_S = 5
 
 
 @dg.sensor(
-    jobs=[retrieve],
     description="Submits files that appear in $RULEGEN_HOME/uploads/<tenant>/ once their size stands still.",
     minimum_interval_seconds=_INTERVAL_S,
     default_status=dg.DefaultSensorStatus.RUNNING,
@@ -22,9 +24,11 @@ def new_uploads(context: dg.SensorEvaluationContext, runtime: RuntimeResource) -
     """Turn new uploads into jobs; `due_work` launches their runs."""
     with runtime.open() as opened:
         seen = look(opened, context.cursor)
-        register_active_jobs(context.instance, opened)
+        register_jobs(context.instance, opened)
     for refusal in seen.refused:
-        context.log.warning(f"{refusal.tenant}/{refusal.file_name} is refused [{refusal.code}]: {refusal.message}")
+        context.log.warning(
+            f"{refusal.tenant}/{printable(refusal.file_name)} is refused [{refusal.code}]: {refusal.message}"
+        )
     counted = f"{len(seen.accepted)} accepted, {len(seen.refused)} refused, {len(seen.settling)} still changing"
     return dg.SensorResult(skip_reason=dg.SkipReason(counted), cursor=seen.cursor)
 
@@ -38,9 +42,9 @@ def new_uploads(context: dg.SensorEvaluationContext, runtime: RuntimeResource) -
 def due_work(context: dg.SensorEvaluationContext, runtime: RuntimeResource) -> dg.SensorResult:
     """Ask for the runs that the ledger's open work needs."""
     with runtime.open() as opened:
-        register_active_jobs(context.instance, opened)
+        register_jobs(context.instance, opened)
         launches = plan_work(opened)
-    return dg.SensorResult(run_requests=run_requests(context.instance, launches))
+    return dg.SensorResult(run_requests=run_requests(context.instance, launches, now_s=time.time()))
 
 
 @dg.sensor(
@@ -53,4 +57,4 @@ def confirmed_jobs(context: dg.SensorEvaluationContext, runtime: RuntimeResource
     """Ask for a run for each confirmed job."""
     with runtime.open() as opened:
         launches = plan_publications(opened)
-    return dg.SensorResult(run_requests=run_requests(context.instance, launches))
+    return dg.SensorResult(run_requests=run_requests(context.instance, launches, now_s=time.time()))

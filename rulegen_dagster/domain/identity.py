@@ -67,14 +67,23 @@ def slug(text: str, *, limit: int = 48) -> str:
 
 
 def ruleset_name(file_name: str) -> str:
-    """Return the ruleset's name: the upload's file name without its ending, as a slug."""
-    stem = file_name.rsplit("/", 1)[-1].rsplit(".", 1)[0] if "." in file_name else file_name
-    return slug(stem)
+    """Return the ruleset's name: the upload's file name without its ending, as a slug.
+
+    A name without a Latin letter or digit gets the start of its digest, so that two of them stay apart.
+    """
+    stem = file_name.rsplit(".", 1)[0] if "." in file_name else file_name
+    name = slug(stem)
+    return name if _NOT_SLUG.sub("", stem.lower()) else f"{name}-{sha256_hex(stem)[:8]}"
 
 
 def default_submission_key(file_name: str, content_digest: str) -> str:
-    """Return the key of an upload that came without one: its name and the start of its digest."""
-    return f"{ruleset_name(file_name)}-{content_digest[:12]}"
+    """Return the key of an upload that came without one: its name and the start of its digest.
+
+    An ending other than `.md` is part of the key: equal bytes in another format are read in another way.
+    """
+    ending = slug(file_name.rsplit(".", 1)[-1]) if "." in file_name else "md"
+    format_part = "" if ending == "md" else f"{ending}-"
+    return f"{ruleset_name(file_name)}-{format_part}{content_digest[:12]}"
 
 
 def job_partition_key(name: JobName) -> str:

@@ -14,6 +14,10 @@ RETRYABLE_OUTCOMES = frozenset(
 )
 
 
+MAX_WAIT_MS = 24 * 3_600_000
+"""Longest wait between two attempts, whatever a provider asks for: one day."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class RetryPolicy:
     """Attempts per work item, and the delay between them: exponential, full jitter, a cap (all in ms)."""
@@ -43,13 +47,13 @@ def decide_retry(
 ) -> RetryDecision:
     """Decide between waiting and failed.
 
-    `jitter` is a random number in [0, 1). A provider's own `retry_after_ms` is respected as a lower bound; a rate
-    limit does not consume the budget.
+    `jitter` is a random number in [0, 1). A provider's own `retry_after_ms` is respected as a lower bound, up to
+    `MAX_WAIT_MS`; a rate limit does not consume the budget.
     """
     consumes = outcome is not AttemptOutcome.RATE_LIMITED
     limit = attempt_limit if consumes else attempt_limit + 1
     if outcome not in RETRYABLE_OUTCOMES or attempt >= limit:
         return RetryDecision(state=WorkState.FAILED, delay_ms=None, consumes_budget=consumes)
     ceiling = min(policy.max_delay_ms, policy.first_delay_ms * 2 ** (attempt - 1))
-    delay = max(int(ceiling * jitter), retry_after_ms or 0)
+    delay = min(max(int(ceiling * jitter), retry_after_ms or 0), MAX_WAIT_MS)
     return RetryDecision(state=WorkState.WAITING, delay_ms=delay, consumes_budget=consumes)

@@ -18,7 +18,7 @@ from rulegen_dagster.ledger.stages import log_job
 class ActionClaim:
     """The right to execute one action, and what was confirmed.
 
-    `was_executing` tells that an earlier claim was lost on the way: its effect must be looked for before it is made.
+    An earlier claim may have been lost on the way, so the effect is looked for before it is made.
     """
 
     action_key: str
@@ -26,7 +26,6 @@ class ActionClaim:
     action_set_digest: str
     content: str
     token: str
-    was_executing: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +138,6 @@ class Actions:
                 action_set_digest=row.action_set_digest,
                 content=row.content,
                 token=token,
-                was_executing=row.state != ActionState.CONFIRMED,
             )
 
     def finish(self, claim: ActionClaim, *, receipt: str, actor: str) -> bool:

@@ -3,6 +3,7 @@
 import io
 import os
 import threading
+from typing import Any
 
 from upath import UPath
 
@@ -32,10 +33,7 @@ class BlobStore:
                 with partial.open("wb") as file:
                     file.write(data)
                     file.flush()
-                    # A transaction is going to name this blob, so it has to be on the disk first; object stores
-                    # answer a write only then, and have no file number.
-                    if isinstance(file, io.BufferedIOBase):
-                        os.fsync(file.fileno())
+                    _sync(file)
                 partial.rename(path)
         except OSError as error:
             raise LedgerError(f"a blob cannot be stored: {error.strerror or error}", code="blob_store") from error
@@ -53,3 +51,13 @@ class BlobStore:
 
     def _path(self, digest: str) -> UPath:
         return self._root / digest[:2] / digest
+
+
+def _sync(file: Any) -> None:
+    # A transaction is going to name this blob, so it has to be on the disk first; object stores answer a write only
+    # then, and have no file number.
+    try:
+        number = file.fileno()
+    except (AttributeError, io.UnsupportedOperation):
+        return
+    os.fsync(number)

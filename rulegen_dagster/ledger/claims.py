@@ -196,15 +196,7 @@ class Claims:
             .where(
                 work_item.c.stage == sa.bindparam("stage", type_=sa.Text),
                 job.c.state == sa.bindparam("job_state", type_=sa.Text),
-                # Named so that the partial index of open items applies.
-                work_item.c.state.in_(
-                    [sa.literal_column("'pending'"), sa.literal_column("'running'"), sa.literal_column("'waiting'")]
-                ),
-                sa.or_(
-                    work_item.c.state == WorkState.PENDING,
-                    sa.and_(work_item.c.state == WorkState.WAITING, work_item.c.next_attempt_at <= now),
-                    sa.and_(work_item.c.state == WorkState.RUNNING, work_item.c.lease_until <= now),
-                ),
+                can_be_claimed(now),
             )
             .order_by(work_item.c.job_id, work_item.c.ordinal)
             .limit(sa.bindparam("count", type_=sa.Integer))
@@ -300,6 +292,25 @@ class Claims:
             )
             for row, token in named
         ]
+
+
+def is_open() -> sa.ColumnElement[bool]:
+    """Return the condition that an item is unfinished, in literals, so that the partial index of open items applies."""
+    return work_item.c.state.in_(
+        [sa.literal_column("'pending'"), sa.literal_column("'running'"), sa.literal_column("'waiting'")]
+    )
+
+
+def can_be_claimed(now: sa.ColumnElement[int]) -> sa.ColumnElement[bool]:
+    """Return the condition that an item can be claimed: pending, a retry that is due, or a lease that has passed."""
+    return sa.and_(
+        is_open(),
+        sa.or_(
+            work_item.c.state == WorkState.PENDING,
+            sa.and_(work_item.c.state == WorkState.WAITING, work_item.c.next_attempt_at <= now),
+            sa.and_(work_item.c.state == WorkState.RUNNING, work_item.c.lease_until <= now),
+        ),
+    )
 
 
 def not_terminal(job_id: sa.ColumnElement[int]) -> sa.ColumnElement[bool]:

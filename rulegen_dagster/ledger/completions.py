@@ -52,7 +52,7 @@ class Completions:
                 worker=None,
                 updated_at=now,
             )
-            .returning(work_item.c.job_id, work_item.c.stage, work_item.c.item_key)
+            .returning(work_item.c.job_id, work_item.c.stage, work_item.c.item_key, work_item.c.attempts)
         )
         ended = batch(
             dialect,
@@ -108,7 +108,7 @@ class Completions:
                 error_message=failed.c.error_message,
                 updated_at=now,
             )
-            .returning(work_item.c.job_id, work_item.c.stage, work_item.c.item_key)
+            .returning(work_item.c.job_id, work_item.c.stage, work_item.c.item_key, work_item.c.attempts)
         )
         moved = batch(
             dialect,
@@ -145,7 +145,7 @@ class Completions:
             return frozenset()
         rows = [_offer_row(offer) for offer in offers]
         landed_items = {
-            (row.job_id, row.stage, row.item_key)
+            (row.job_id, row.stage, row.item_key, row.attempts)
             for row in connection.execute(self._complete, {"offers": rows_of(rows)})
         }
         landed = frozenset(offer.claim.token for offer in offers if _identity(offer) in landed_items)
@@ -195,7 +195,8 @@ class Completions:
             for failed, decision in failures
         ]
         landed_items = {
-            (row.job_id, row.stage, row.item_key) for row in connection.execute(self._fail, {"failures": rows_of(rows)})
+            (row.job_id, row.stage, row.item_key, row.attempts)
+            for row in connection.execute(self._fail, {"failures": rows_of(rows)})
         }
         landed = frozenset(failed.claim.token for failed, _ in failures if _identity(failed) in landed_items)
         connection.execute(self._end_attempts, {"ended": rows_of(_failed_row(failed) for failed, _ in failures)})
@@ -217,9 +218,10 @@ def _guard(now: sa.ColumnElement[int]) -> tuple[sa.ColumnElement[bool], ...]:
     )
 
 
-def _identity(work: Offer | FailedAttempt) -> tuple[int, str, str]:
+def _identity(work: Offer | FailedAttempt) -> tuple[int, str, str, int]:
+    # The token is gone from the row by now; the attempt's number tells two attempts of one item apart.
     key = work.claim.key
-    return key.job_id, key.stage, key.item_key
+    return key.job_id, key.stage, key.item_key, work.claim.attempt
 
 
 def _usage_row(work: Offer | FailedAttempt) -> dict[str, Any]:

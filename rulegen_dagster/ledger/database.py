@@ -12,6 +12,8 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, SQLAlche
 
 from rulegen_dagster.domain.errors import InputError, LedgerError
 
+_SQLITE = "sqlite:///"
+
 BUSY_TIMEOUT_MS = 10_000
 """How long SQLite waits for another writer before it reports a lock."""
 
@@ -93,13 +95,16 @@ def open_database(url: str, clock: Clock | None = None) -> Database:
     folder cannot be made.
     """
     try:
-        parsed = make_url(url)
-    except ArgumentError:
+        # A path may hold '?' and '%', which mean something else in a URL.
+        path = url.removeprefix(_SQLITE)
+        parsed = make_url(url) if path == url else sa.URL.create("sqlite", database=path)
+        backend = parsed.drivername.split("+")[0]
+    except (ArgumentError, ValueError):
+        # The message of the original may repeat the URL, and with it a password.
         raise InputError(
             "the database URL cannot be read; give sqlite:///path or postgresql://…", code="invalid_url"
         ) from None
-    backend = parsed.get_backend_name()
-    if backend == "postgresql":
+    if backend in ("postgresql", "postgres"):
         engine = sa.create_engine(parsed.set(drivername="postgresql+psycopg"), pool_size=4, pool_pre_ping=True)
         return Database(engine, clock or DatabaseClock())
     if backend != "sqlite":
@@ -109,7 +114,7 @@ def open_database(url: str, clock: Clock | None = None) -> Database:
             Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise LedgerError(f"the ledger's folder cannot be made: {error.strerror}") from error
-    engine = sa.create_engine(parsed)
+    engine = sa.create_engine(parsed.set(drivername="sqlite"))
     event.listen(engine, "connect", _prepare_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
     return Database(engine, clock or DatabaseClock())

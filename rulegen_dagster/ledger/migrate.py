@@ -11,6 +11,9 @@ from rulegen_dagster.ledger.database import Database
 HEAD = "0001"
 """The newest revision of `migrations/versions`; a test compares the two."""
 
+VERSION_TABLE = "rulegen_revision"
+"""Where the ledger keeps its revision."""
+
 # Any two processes that migrate one PostgreSQL ledger take this lock in turn.
 _ADVISORY_LOCK = 0x52554C45
 
@@ -51,9 +54,10 @@ def ensure_current(database: Database) -> None:
 
 
 def _revision(connection: Connection) -> str | None:
-    if not sa.inspect(connection).has_table("alembic_version"):
+    if not sa.inspect(connection).has_table(VERSION_TABLE):
         return None
-    return connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar_one_or_none()
+    found = sa.table(VERSION_TABLE, sa.column("version_num", sa.Text))
+    return connection.execute(sa.select(found.c.version_num)).scalar_one_or_none()
 
 
 def _upgrade(connection: Connection) -> None:

@@ -7,25 +7,36 @@ import sqlalchemy as sa
 
 from rulegen_dagster.domain.identity import JobName
 from rulegen_dagster.domain.states import JOB_STATE_OF_STAGE, Stage, WorkState
+from rulegen_dagster.ledger.claims import can_be_claimed, is_open
 from rulegen_dagster.ledger.schema import attempt, job, transition, work_item
 
 
 @dataclass(frozen=True, kw_only=True)
-class OpenStage:
-    """A stage of a job with items that can be claimed now; `partition_keys` are theirs, in document order.
+class OpenItem:
+    """An unfinished item of an open stage.
 
-    `revision` counts the job's transitions, `live_leases` the stage's items that a worker holds, and `last_run_id` is
-    the Dagster run of the stage's latest attempt.
+    `can_be_claimed` is false while a worker holds its lease, or its retry is due later. `last_run_id` is the Dagster
+    run of its latest attempt, which began at `last_started_at` (ms).
     """
+
+    item_key: str
+    partition_key: str | None
+    can_be_claimed: bool
+    is_leased: bool
+    last_run_id: str | None
+    last_started_at: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenStage:
+    """The stage that a job is in, with its unfinished items in document order; `revision` counts its transitions."""
 
     job_id: int
     name: JobName
     job_partition_key: str
     stage: Stage
-    partition_keys: tuple[str, ...]
+    items: tuple[OpenItem, ...]
     revision: int
-    live_leases: int
-    last_run_id: str | None
 
 
 def open_stages(connection: sa.Connection, now: sa.ColumnElement[int]) -> list[OpenStage]:
@@ -36,40 +47,44 @@ def open_stages(connection: sa.Connection, now: sa.ColumnElement[int]) -> list[O
             for stage, state in JOB_STATE_OF_STAGE.items()
         )
     )
-    claimable = sa.or_(
-        work_item.c.state == WorkState.PENDING.value,
-        sa.and_(work_item.c.state == WorkState.WAITING.value, work_item.c.next_attempt_at <= now),
-        sa.and_(work_item.c.state == WorkState.RUNNING.value, work_item.c.lease_until <= now),
+    latest = sa.and_(
+        *(attempt.c[name] == work_item.c[name] for name in ("job_id", "stage", "item_key", "stage_version")),
+        attempt.c.attempt == work_item.c.attempts,
     )
-    rows = connection.execute(
+    query = (
         sa.select(
             work_item.c.job_id,
             job.c.tenant,
             job.c.submission_key,
             job.c.partition_key.label("job_partition_key"),
             work_item.c.stage,
+            work_item.c.item_key,
             work_item.c.partition_key,
+            can_be_claimed(now).label("can_be_claimed"),
+            sa.and_(work_item.c.state == WorkState.RUNNING, work_item.c.lease_until > now).label("is_leased"),
+            attempt.c.dagster_run_id,
+            attempt.c.started_at,
         )
         .join(job, job.c.job_id == work_item.c.job_id)
-        .where(_is_open(), in_stage, claimable)
-        .order_by(work_item.c.job_id, work_item.c.stage, work_item.c.ordinal)
-    ).all()
+        .join(attempt, latest, isouter=True)
+        .where(is_open(), in_stage)
+        .order_by(work_item.c.job_id, work_item.c.ordinal)
+    )
     groups: dict[tuple[int, str], list[sa.Row[Any]]] = {}
-    for row in rows:
+    for row in connection.execute(query):
         groups.setdefault((row.job_id, row.stage), []).append(row)
-    revision_of = revisions(connection, {job_id for job_id, _ in groups})
+    ready = {key: rows for key, rows in groups.items() if any(row.can_be_claimed for row in rows)}
+    revision_of = revisions(connection, {job_id for job_id, _ in ready})
     return [
         OpenStage(
             job_id=job_id,
-            name=JobName(tenant=group[0].tenant, submission_key=group[0].submission_key),
-            job_partition_key=group[0].job_partition_key,
+            name=JobName(tenant=rows[0].tenant, submission_key=rows[0].submission_key),
+            job_partition_key=rows[0].job_partition_key,
             stage=Stage(stage),
-            partition_keys=tuple(row.partition_key for row in group if row.partition_key),
+            items=tuple(map(_open_item, rows)),
             revision=revision_of[job_id],
-            live_leases=_live_leases(connection, now, job_id, stage),
-            last_run_id=_last_run_id(connection, job_id, stage),
         )
-        for (job_id, stage), group in groups.items()
+        for (job_id, stage), rows in ready.items()
     ]
 
 
@@ -83,31 +98,12 @@ def revisions(connection: sa.Connection, job_ids: set[int]) -> dict[int, int]:
     return {job_id: int(last) for job_id, last in rows}
 
 
-def _live_leases(connection: sa.Connection, now: sa.ColumnElement[int], job_id: int, stage: str) -> int:
-    return int(
-        connection.execute(
-            sa.select(sa.func.count()).where(
-                _is_open(),
-                work_item.c.job_id == job_id,
-                work_item.c.stage == stage,
-                work_item.c.state == WorkState.RUNNING.value,
-                work_item.c.lease_until > now,
-            )
-        ).scalar_one()
+def _open_item(row: sa.Row[Any]) -> OpenItem:
+    return OpenItem(
+        item_key=row.item_key,
+        partition_key=row.partition_key,
+        can_be_claimed=bool(row.can_be_claimed),
+        is_leased=bool(row.is_leased),
+        last_run_id=row.dagster_run_id,
+        last_started_at=row.started_at or 0,
     )
-
-
-def _is_open() -> sa.ColumnElement[bool]:
-    # Literals, so that the partial index of open items applies.
-    return work_item.c.state.in_(
-        [sa.literal_column("'pending'"), sa.literal_column("'running'"), sa.literal_column("'waiting'")]
-    )
-
-
-def _last_run_id(connection: sa.Connection, job_id: int, stage: str) -> str | None:
-    return connection.execute(
-        sa.select(attempt.c.dagster_run_id)
-        .where(attempt.c.job_id == job_id, attempt.c.stage == stage, attempt.c.dagster_run_id.is_not(None))
-        .order_by(attempt.c.started_at.desc())
-        .limit(1)
-    ).scalar_one_or_none()

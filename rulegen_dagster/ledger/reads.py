@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from rulegen_dagster.domain.clause import Clause, ClauseKind, ClauseRole
 from rulegen_dagster.domain.errors import JobNotFoundError
 from rulegen_dagster.domain.identity import JobName
-from rulegen_dagster.domain.states import AttemptOutcome, JobState, Stage, WorkState
+from rulegen_dagster.domain.states import ActionState, AttemptOutcome, JobState, Stage, WorkState
 from rulegen_dagster.domain.work import WorkKey
 from rulegen_dagster.ledger.database import Database
 from rulegen_dagster.ledger.open_stages import OpenStage, open_stages, revisions
@@ -254,6 +254,23 @@ class Reads:
         """Return the stages that have items to claim now, oldest job first."""
         with self._database.read() as connection:
             return open_stages(connection, self._database.now)
+
+    def publishable_jobs(self) -> list[JobRecord]:
+        """Return the jobs with an action that a publisher can claim now: confirmed, unknown, or its executor lost."""
+        lost = sa.and_(action.c.state == ActionState.EXECUTING.value, action.c.lease_until <= self._database.now)
+        waiting = action.c.state.in_([ActionState.CONFIRMED.value, ActionState.UNKNOWN.value])
+        claimable = sa.exists().where(action.c.job_id == job.c.job_id, sa.or_(waiting, lost))
+        return self._jobs(job.c.state == JobState.EXECUTING.value, claimable)
+
+    def rule_partition_keys(self, job_id: int) -> tuple[str, ...]:
+        """Return a job's keys of the `rules` partition set, in document order, without reading any output."""
+        of_rules = (
+            sa.select(work_item.c.partition_key)
+            .where(work_item.c.job_id == job_id, work_item.c.stage == Stage.GENERATE_RULES.value)
+            .order_by(work_item.c.ordinal)
+        )
+        with self._database.read() as connection:
+            return tuple(map(str, connection.execute(of_rules).scalars()))
 
     def revision(self, job_id: int) -> int:
         """Return the number of the job's last transition; it grows with every change."""

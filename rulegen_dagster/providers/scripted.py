@@ -8,7 +8,7 @@ A script is YAML:
       generate_tests/rule-09: [{do: malformed}, ok]    # one stage only
       "rule-1*": [{do: ok, delay_ms: 50}]              # a pattern over item keys
     default: [ok]
-    journal: calls.log                                 # optional: one line for each call
+    journal: calls.log                                 # optional: one line for each call, beside the script
 
 The first entry of `items` that matches is played; its last step repeats. `ok` answers with the step's `draft`, or
 with what the pattern extractor makes of the clause.
@@ -84,7 +84,7 @@ def load_script(path: Path | None) -> Script:
     if path is None:
         return Script()
     try:
-        return Script.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
+        script = Script.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
     except OSError as error:
         raise ProviderConfigError(f"the script {path.name} cannot be read: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -93,6 +93,10 @@ def load_script(path: Path | None) -> Script:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         raise ProviderConfigError(f"the script {path.name} is wrong at '{where}': {first['msg']}") from error
+    if script.journal is None:
+        return script
+    # Processes with other current folders share the journal, so it counts from the script's own.
+    return script.model_copy(update={"journal": path.absolute().parent / script.journal})
 
 
 class ScriptedProvider:

@@ -17,11 +17,10 @@ from rulegen_dagster.resources.failures import as_failures, keys_missing, refuse
 from rulegen_dagster.resources.launches import is_asked_for_by_a_person
 from rulegen_dagster.resources.metadata import key_event
 from rulegen_dagster.resources.runtime import RuntimeResource
+from rulegen_dagster.settings import Settings
 from rulegen_dagster.workflow.partitions import KeyOutcome, drain_keys
 
 IO_MANAGER_KEY = "ledger_io"
-RANGE_SIZE = 100
-"""Most keys of one run; a larger backfill becomes several runs."""
 
 
 def job_asset(
@@ -49,7 +48,7 @@ def job_asset(
 def rule_key_assets(
     *, name: str, partitions_def: dg.PartitionsDefinition, specs: Sequence[dg.AssetSpec]
 ) -> dg.AssetsDefinition:
-    """Build the assets of the `rules` set: many keys in one run, each accepted by itself.
+    """Build the assets of the `rules` set: up to `RULEGEN_RANGE_SIZE` keys in one run, each accepted by itself.
 
     There is no body to give: the step drains the keys through the engine, hands each draft to the IO manager, logs
     one event for each accepted key while it goes on, and fails at the end when a key has no accepted output.
@@ -60,7 +59,7 @@ def rule_key_assets(
         specs=[spec.replace_attributes(skippable=True) for spec in specs],
         partitions_def=partitions_def,
         can_subset=True,
-        backfill_policy=dg.BackfillPolicy.multi_run(max_partitions_per_run=RANGE_SIZE),
+        backfill_policy=dg.BackfillPolicy.multi_run(max_partitions_per_run=Settings().range_size),
     )
     def drain(
         context: dg.AssetExecutionContext,

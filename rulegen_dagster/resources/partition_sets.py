@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from rulegen_dagster.workflow.plan import active_jobs, rule_keys
+from rulegen_dagster.workflow.plan import jobs_to_register
 from rulegen_dagster.workflow.runtime import Runtime
 
 JOBS_SET = "jobs"
@@ -39,18 +39,16 @@ def register_keys(instance: dg.DagsterInstance, set_name: str, keys: Sequence[st
 
 def register_job(instance: dg.DagsterInstance, runtime: Runtime, job_id: int) -> None:
     """Register a job's own key, and its rule keys where it has been parsed."""
-    job = runtime.ledger.reads.job_by_id(job_id)
-    register_keys(instance, JOBS_SET, [job.partition_key])
-    register_keys(instance, RULES_SET, rule_keys(runtime, job_id))
+    register_keys(instance, JOBS_SET, [runtime.ledger.reads.job_by_id(job_id).partition_key])
+    register_keys(instance, RULES_SET, runtime.ledger.reads.rule_partition_keys(job_id))
 
 
-def register_active_jobs(instance: dg.DagsterInstance, runtime: Runtime) -> None:
-    """Register the keys of every job that has not ended badly; lost keys come back here."""
-    jobs = active_jobs(runtime)
-    known = set(instance.get_dynamic_partitions(JOBS_SET))
-    rules_known = set(instance.get_dynamic_partitions(RULES_SET))
-    register_keys(instance, JOBS_SET, [job.partition_key for job in jobs if job.partition_key not in known])
+def register_jobs(instance: dg.DagsterInstance, runtime: Runtime) -> None:
+    """Register the keys of every job that Dagster may lack; keys that it lost come back here."""
+    jobs = jobs_to_register(runtime, set(instance.get_dynamic_partitions(JOBS_SET)))
+    register_keys(instance, JOBS_SET, [job.partition_key for job in jobs])
+    known = set(instance.get_dynamic_partitions(RULES_SET))
     for job in jobs:
-        keys = rule_keys(runtime, job.job_id)
-        if keys and keys[-1] not in rules_known:
+        keys = runtime.ledger.reads.rule_partition_keys(job.job_id)
+        if not known.issuperset(keys):
             register_keys(instance, RULES_SET, keys)

@@ -1,11 +1,14 @@
 """The stages that treat a job as a whole: parse, retrieve, validate. Each is one item, claimed like any other."""
 
-from collections.abc import Callable
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from rulegen_dagster.domain.errors import InputError
+from rulegen_dagster.domain.errors import InputError, LedgerError, RulegenError
 from rulegen_dagster.domain.retry import decide_retry
 from rulegen_dagster.domain.states import JOB_STATE_OF_STAGE, AttemptOutcome, JobState, Stage, WorkState
+from rulegen_dagster.domain.text import moment
 from rulegen_dagster.domain.work import Claim, FailedAttempt, Landing, Offer
 from rulegen_dagster.ledger.claims import Scope
 from rulegen_dagster.ledger.reads import ItemRecord
@@ -41,7 +44,8 @@ class NotReady:
 def prepare(runtime: Runtime, job_id: int, stage: Stage) -> Offer | Reused | NotReady:
     """Claim a stage's item and make its output, ready to be accepted; or say why there is nothing to do.
 
-    Raises `SpecError` (booked as a permanent failure of the attempt) for an upload that cannot be parsed.
+    The lease is renewed while the output is made. An error of the project is booked on the attempt under its own code
+    and raised: permanent where the input is at fault, else to be tried again.
     """
     with runtime.ledger.turn(runtime.claimant) as turn:
         claims = turn.claim(Scope(stages=(stage,), job_ids=(job_id,)), [runtime.tokens()])
@@ -49,12 +53,13 @@ def prepare(runtime: Runtime, job_id: int, stage: Stage) -> Offer | Reused | Not
         return _why_not(runtime, job_id, stage)
     (claim,) = claims
     try:
-        return _HANDLERS[stage](runtime, claim)
-    except InputError as error:
-        failed = FailedAttempt(
-            claim=claim, outcome=AttemptOutcome.PERMANENT, error_code=error.code, message=error.message
-        )
-        _book(runtime, failed)
+        with _renewed(runtime, claim):
+            return _HANDLERS[stage](runtime, claim)
+    except RulegenError as error:
+        outcome = AttemptOutcome.PERMANENT if isinstance(error, InputError) else AttemptOutcome.RETRYABLE
+        failed = FailedAttempt(claim=claim, outcome=outcome, error_code=error.code, message=error.message)
+        with contextlib.suppress(LedgerError):
+            _book(runtime, failed)
         raise
 
 
@@ -64,6 +69,26 @@ def accept(runtime: Runtime, offer: Offer, how: Accept = offer_directly) -> Land
         how(turn, offer)
         landings = turn.settle()
     return landings[offer.claim.token]
+
+
+@contextlib.contextmanager
+def _renewed(runtime: Runtime, claim: Claim) -> Iterator[None]:
+    """Renew a claim's lease from a thread of its own until the block ends."""
+    ended = threading.Event()
+
+    def renew() -> None:
+        while not ended.wait(runtime.settings.lease_ms / 3000):
+            # An outage of the ledger is found by whoever completes; the lease may outlast it.
+            with contextlib.suppress(LedgerError), runtime.ledger.turn(runtime.claimant) as turn:
+                turn.renew([claim])
+
+    thread = threading.Thread(target=renew, name="lease-renewal", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def _book(runtime: Runtime, failed: FailedAttempt) -> None:
@@ -88,12 +113,12 @@ def _why_not(runtime: Runtime, job_id: int, stage: Stage) -> Reused | NotReady:
         case WorkState.SUCCEEDED:
             return Reused(item=item)
         case WorkState.RUNNING:
-            return NotReady(
-                code="leased", reason=f"{item.worker} works on it until {item.lease_until} ms on the ledger's clock"
-            )
+            ends = moment(item.lease_until, runtime.ledger.reads.now())
+            return NotReady(code="leased", reason=f"{item.worker} works on it; its lease ends {ends}")
         case WorkState.FAILED:
             return NotReady(code=str(item.error_code), reason=str(item.error_message))
         case _ if job.state is not JobState(JOB_STATE_OF_STAGE[stage]):
             return NotReady(code="barrier", reason=f"the job is {job.state}; {stage} has not been reached")
         case _:
-            return NotReady(code="waiting", reason=f"the retry is due at {item.next_attempt_at} ms")
+            due = moment(item.next_attempt_at, runtime.ledger.reads.now())
+            return NotReady(code="waiting", reason=f"the retry is due {due} after {item.error_code}")

@@ -61,6 +61,12 @@ def _step(runtime: Runtime, job: JobRecord, observe: Callable[[Outcome], None]) 
 
 
 def generate(runtime: Runtime, scope: Scope, *, observe: Callable[[Outcome], None], slots: int | None = None) -> None:
-    """Drain a scope of generating stages with bounded slots."""
-    engine = Engine(runtime, Generation(runtime).attempt, slots=slots or runtime.settings.slots, observe=observe)
+    """Drain a scope of generating stages with bounded slots.
+
+    Raises `ProviderConfigError` or `VocabularyError`, before any claim, where this release lacks what a job of the
+    scope froze.
+    """
+    generation = Generation(runtime)
+    generation.load(scope.job_ids or ())
+    engine = Engine(runtime, generation.attempt, slots=slots or runtime.settings.slots, observe=observe)
     asyncio.run(engine.drain(scope))

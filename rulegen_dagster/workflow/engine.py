@@ -53,6 +53,7 @@ def offer_directly(turn: Turn, offer: Offer) -> None:
 class _Committed:
     outcomes: tuple[Outcome, ...]
     claims: tuple[Claim, ...]
+    lost: tuple[Claim, ...]
 
 
 class Engine:
@@ -79,14 +80,15 @@ class Engine:
         self._accept = accept
         self._finished: list[Offer | FailedAttempt] = []
         self._in_flight: dict[str, Claim] = {}
-        self._calls: set[asyncio.Task[None]] = set()
+        self._calls: dict[str, asyncio.Task[None]] = {}
         self._wake = asyncio.Event()
         self._defect: Exception | None = None
 
     async def drain(self, scope: Scope) -> None:
         """Claim and run items of the scope until none can be claimed and none is in flight.
 
-        Raises `LedgerError` where the ledger stays out of reach; what is in flight is then left to its leases.
+        Raises `LedgerError` where the ledger stays out of reach; what is in flight is then left to its leases. After a
+        defect of ours nothing more is claimed, what is in flight is finished and committed, and the defect is raised.
         """
         renew_every = self._runtime.settings.lease_ms / 3000
         loop = asyncio.get_running_loop()
@@ -98,49 +100,60 @@ class Engine:
                     finished = self._take_finished()
                     renewing = bool(self._in_flight) and loop.time() >= next_renewal
                     free = self._slots - len(self._in_flight)
-                    wanted = free if may_claim or finished else 0
+                    wanted = free if (may_claim or finished) and self._defect is None else 0
                     if finished or renewing or wanted:
                         held = tuple(self._in_flight.values()) if renewing else ()
                         committed = await loop.run_in_executor(writer, self._commit, finished, held, scope, wanted)
                         if renewing:
                             next_renewal = loop.time() + renew_every
+                        for claim in committed.lost:
+                            self._forget(claim)
                         for claim in committed.claims:
                             self._start(claim)
                         for outcome in committed.outcomes:
                             self._observe(outcome)
-                        may_claim = bool(wanted) and len(committed.claims) == wanted
-                    elif not self._in_flight:
-                        return
-                    else:
+                        # A lost item may be free by now; it is this engine's work as much as anybody's.
+                        may_claim = bool(committed.lost) or (bool(wanted) and len(committed.claims) == wanted)
+                    elif self._in_flight:
                         await self._wait(next_renewal - loop.time())
+                    elif self._defect is not None:
+                        raise self._defect
+                    else:
+                        return
             finally:
                 await self._abandon()
 
     def _start(self, claim: Claim) -> None:
         self._in_flight[claim.token] = claim
-        call = asyncio.create_task(self._run(claim))
-        self._calls.add(call)
-        call.add_done_callback(self._calls.discard)
+        self._calls[claim.token] = asyncio.create_task(self._run(claim))
 
     async def _run(self, claim: Claim) -> None:
         try:
             result = await self._attempt(claim)
             self._finished.append(result)
         except Exception as error:
-            # Not a provider's failure (those are results) but a defect: the drain stops, the lease tells the rest.
+            # Not a provider's failure (those are results) but a defect: its item is left to the lease.
             self._defect = error
-        self._wake.set()
+            self._in_flight.pop(claim.token, None)
+        finally:
+            self._wake.set()
+
+    def _forget(self, claim: Claim) -> None:
+        """Drop a call whose lease could not be renewed: its item has another owner, or soon will."""
+        self._in_flight.pop(claim.token, None)
+        call = self._calls.pop(claim.token, None)
+        if call is not None:
+            call.cancel()
 
     def _take_finished(self) -> tuple[Offer | FailedAttempt, ...]:
         finished, self._finished = tuple(self._finished), []
         for result in finished:
-            del self._in_flight[result.claim.token]
+            self._in_flight.pop(result.claim.token, None)
+            self._calls.pop(result.claim.token, None)
         return finished
 
     async def _wait(self, timeout_s: float) -> None:
         self._wake.clear()
-        if self._defect is not None:
-            raise self._defect
         if not self._finished:
             try:
                 await asyncio.wait_for(self._wake.wait(), max(timeout_s, 0.001))
@@ -150,9 +163,10 @@ class Engine:
         await asyncio.sleep(0)
 
     async def _abandon(self) -> None:
-        for call in self._calls:
+        calls = list(self._calls.values())
+        for call in calls:
             call.cancel()
-        await asyncio.gather(*self._calls, return_exceptions=True)
+        await asyncio.gather(*calls, return_exceptions=True)
 
     def _commit(
         self, finished: tuple[Offer | FailedAttempt, ...], held: tuple[Claim, ...], scope: Scope, wanted: int
@@ -161,9 +175,10 @@ class Engine:
         for tries_left in range(LEDGER_TRIES - 1, -1, -1):
             try:
                 return self._turn(finished, failures, held, scope, wanted)
-            except LedgerError:
+            except LedgerError as error:
                 # The outputs are paid for: they are offered again, never generated again, while their leases hold.
-                if not tries_left:
+                # What the database refuses by a constraint it would refuse again.
+                if not tries_left or error.code != LedgerError.code:
                     raise
                 time.sleep(LEDGER_PAUSE_S * 2 ** (LEDGER_TRIES - 1 - tries_left))
         raise AssertionError("the loop returns or raises")
@@ -181,8 +196,7 @@ class Engine:
                 if isinstance(result, Offer):
                     self._accept(turn, result)
             landings = turn.settle(failures)
-            if held:
-                turn.renew(held)
+            renewed = turn.renew(held)
             claims = turn.claim(scope, [self._runtime.tokens() for _ in range(wanted)])
         decisions = {failed.claim.token: decision for failed, decision in failures}
         return _Committed(
@@ -195,6 +209,7 @@ class Engine:
                 for result in finished
             ),
             claims=claims,
+            lost=tuple(claim for claim in held if claim.token not in renewed),
         )
 
     def _decide(self, failed: FailedAttempt) -> RetryDecision:

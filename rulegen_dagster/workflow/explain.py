@@ -12,6 +12,7 @@ from rulegen_dagster.domain.states import (
     Stage,
     WorkState,
 )
+from rulegen_dagster.domain.text import moment
 from rulegen_dagster.ledger.reads import ItemRecord, JobRecord
 from rulegen_dagster.providers.registry import label_of
 from rulegen_dagster.workflow.bundle import accepted_report, report_of
@@ -72,16 +73,16 @@ def _stage_reason(stage: Stage, items: list[ItemRecord], now: int) -> Reason:
         first = min(leased, key=lambda item: item.lease_until or 0)
         return Reason(
             code="leased",
-            text=f"{_count(leased)} of {stage} in flight; {first.key.item_key} is held by {first.worker}"
-            f" until {first.lease_until} ms",
+            text=f"{_count(leased)} of {stage} in flight; {first.key.item_key} is held by {first.worker},"
+            f" whose lease ends {moment(first.lease_until, now)}",
             next_at=first.lease_until,
         )
     if waiting:
         first = min(waiting, key=lambda item: item.next_attempt_at or 0)
         return Reason(
             code="retry_due",
-            text=f"{_count(waiting)} of {stage} wait for a retry; {first.key.item_key} is due at"
-            f" {first.next_attempt_at} ms after {first.error_code}",
+            text=f"{_count(waiting)} of {stage} wait for a retry; {first.key.item_key} is due"
+            f" {moment(first.next_attempt_at, now)} after {first.error_code}",
             next_at=first.next_attempt_at,
         )
     if failed:

@@ -1,6 +1,7 @@
 """One attempt at one rule or test item: ask the provider, validate the draft, offer the output."""
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rulegen_dagster.domain.canonical import canonical_json
@@ -23,6 +24,7 @@ from rulegen_dagster.workflow.extract import load_context
 from rulegen_dagster.workflow.runtime import Runtime
 
 NO_RULE_NO_TESTS = "clause_has_no_rule"
+_MAX_COUNT = 2**31 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +45,17 @@ class Generation:
         self._runtime = runtime
         self._material: dict[int, JobMaterial] = {}
         self._without_rules: dict[int, frozenset[str]] = {}
+        # The first attempts of a job start together; one of them reads for all.
+        self._loading = asyncio.Lock()
+
+    def load(self, job_ids: Iterable[int]) -> None:
+        """Read the jobs' material before anything of theirs is claimed.
+
+        Raises `ProviderConfigError` or `VocabularyError` where this process cannot provide what a job froze: that is
+        no fault of an attempt, and uses none up.
+        """
+        for job_id in job_ids:
+            self._material[job_id] = load_material(self._runtime, job_id)
 
     async def attempt(self, claim: Claim) -> Offer | FailedAttempt:
         """Make one attempt. Whatever the provider does becomes a result; only a defect of ours raises."""
@@ -66,18 +79,20 @@ class Generation:
         return await _call(material.provider, request, claim)
 
     async def _of_job(self, job_id: int) -> JobMaterial:
-        if job_id not in self._material:
-            self._material[job_id] = await asyncio.to_thread(load_material, self._runtime, job_id)
+        async with self._loading:
+            if job_id not in self._material:
+                self._material[job_id] = await asyncio.to_thread(load_material, self._runtime, job_id)
         return self._material[job_id]
 
     async def _ruleless(self, job_id: int) -> frozenset[str]:
-        if job_id not in self._without_rules:
-            items = await asyncio.to_thread(self._runtime.ledger.reads.items, job_id, Stage.GENERATE_RULES)
-            self._without_rules[job_id] = frozenset(
-                item.key.item_key
-                for item in items
-                if item.output is not None and not RuleOutput.model_validate_json(item.output).rules
-            )
+        async with self._loading:
+            if job_id not in self._without_rules:
+                items = await asyncio.to_thread(self._runtime.ledger.reads.items, job_id, Stage.GENERATE_RULES)
+                self._without_rules[job_id] = frozenset(
+                    item.key.item_key
+                    for item in items
+                    if item.output is not None and not RuleOutput.model_validate_json(item.output).rules
+                )
         return self._without_rules[job_id]
 
 
@@ -133,6 +148,10 @@ async def _call(provider: Provider, request: ProviderRequest, claim: Claim) -> O
         output = _validated(reply.draft, request)
     except DraftRejectedError as error:
         return failed(AttemptOutcome.INVALID_OUTPUT, error.code, error.message, usage=usage)
+    except Exception as error:
+        # A draft that our own checks cannot digest is refused like any other: it must not take its siblings down.
+        message = f"the draft could not be checked: {type(error).__name__}"
+        return failed(AttemptOutcome.INVALID_OUTPUT, "draft_unreadable", message, usage=usage)
     return Offer(claim=claim, output=output, provider=name, provider_called=True, usage=usage)
 
 
@@ -151,10 +170,15 @@ def _usage(reply: ProviderReply) -> Usage:
     return Usage(
         model_id=reply.model_id,
         request_id=reply.request_id,
-        tokens_in=reply.tokens_in,
-        tokens_out=reply.tokens_out,
-        cost_micros=reply.cost_micros,
+        tokens_in=_counted(reply.tokens_in),
+        tokens_out=_counted(reply.tokens_out),
+        cost_micros=_counted(reply.cost_micros),
     )
+
+
+def _counted(number: int | None) -> int | None:
+    # A provider's word about itself; what cannot be a count is kept as unknown.
+    return number if number is not None and 0 <= number <= _MAX_COUNT else None
 
 
 def _clause_of(claim: Claim) -> int:

@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from rulegen_dagster.domain.errors import InputError
 from rulegen_dagster.domain.states import JOB_STATE_OF_STAGE, JobState, Stage, WorkState
+from rulegen_dagster.domain.text import moment
 from rulegen_dagster.domain.work import NO_USAGE, Landing, Offer, Usage, WorkKey
 from rulegen_dagster.ledger.claims import Scope
 from rulegen_dagster.ledger.reads import ItemRecord, JobRecord
@@ -71,7 +72,8 @@ def drain_keys(
     """Work on every key in every stage; yield each key's outcome once for each stage, as soon as it is known.
 
     Accepted outputs are never generated again. `redrive_reason` gives failed items new attempts first, because a
-    person asked for it. Raises `InputError` for an empty list and for unknown or retired keys, before any call.
+    person asked for it. Raises `InputError`, before any call: for an empty list, for unknown or retired keys, and
+    where this release lacks what a job froze.
 
     The engine runs in a thread of its own: what the consumer does with an outcome never holds up a slot.
     """
@@ -79,6 +81,8 @@ def drain_keys(
     known = _known(runtime, keys)
     jobs = {job_id: runtime.ledger.reads.job_by_id(job_id) for job_id in {i.key.job_id for i in known.values()}}
     _refuse_retired(known, jobs)
+    generation = Generation(runtime)
+    generation.load(jobs)
     if redrive_reason is not None:
         _redrive(runtime, known, stages, redrive_reason)
     told: set[tuple[Stage, str]] = set()
@@ -92,7 +96,7 @@ def drain_keys(
         if (stage, key) not in told
     ]
     if missing:
-        for ended in _Drain(runtime, Scope(stages=tuple(stages), items=tuple(missing)), accept):
+        for ended in _Drain(runtime, generation, Scope(stages=tuple(stages), items=tuple(missing)), accept):
             if isinstance(ended.result, Offer) and ended.landing is Landing.ACCEPTED:
                 outcome = _accepted(ended.result)
                 told.add((outcome.stage, outcome.partition_key))
@@ -223,9 +227,11 @@ def _why(runtime: Runtime, stage: Stage, item: ItemRecord | None, job_id: int) -
         case WorkState.FAILED:
             return KeyState.FAILED, f"{item.error_code}: {item.error_message}"
         case WorkState.WAITING:
-            return KeyState.WAITING, f"retry due at {item.next_attempt_at} ms after {item.error_code}"
+            due = moment(item.next_attempt_at, runtime.ledger.reads.now())
+            return KeyState.WAITING, f"retry due {due} after {item.error_code}"
         case WorkState.RUNNING:
-            return KeyState.LEASED, f"held by {item.worker} until {item.lease_until} ms"
+            ends = moment(item.lease_until, runtime.ledger.reads.now())
+            return KeyState.LEASED, f"held by {item.worker}, whose lease ends {ends}"
         case _:
             return KeyState.WAITING, "can be claimed now"
 
@@ -233,8 +239,9 @@ def _why(runtime: Runtime, stage: Stage, item: ItemRecord | None, job_id: int) -
 class _Drain:
     """Runs an engine in a thread and hands its outcomes over; leaving the loop early stops the engine."""
 
-    def __init__(self, runtime: Runtime, scope: Scope, accept: Accept) -> None:
+    def __init__(self, runtime: Runtime, generation: Generation, scope: Scope, accept: Accept) -> None:
         self._runtime = runtime
+        self._generation = generation
         self._scope = scope
         self._accept = accept
         self._outcomes: queue.SimpleQueue[Outcome | BaseException | None] = queue.SimpleQueue()
@@ -262,6 +269,7 @@ class _Drain:
             pass
         except BaseException as error:
             ended = error
+        self._begun.set()
         # Last of all, so that nothing of the loop is left when the consumer goes on.
         self._outcomes.put(ended)
 
@@ -270,7 +278,7 @@ class _Drain:
         self._begun.set()
         engine = Engine(
             self._runtime,
-            Generation(self._runtime).attempt,
+            self._generation.attempt,
             slots=self._runtime.settings.slots,
             observe=self._outcomes.put,
             accept=self._accept,

@@ -1,9 +1,10 @@
 """The plan: which Dagster runs the ledger's open work needs now. A pure function of what the ledger holds."""
 
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
-from rulegen_dagster.domain.states import JobState, Stage
-from rulegen_dagster.ledger.open_stages import OpenStage
+from rulegen_dagster.domain.states import TERMINAL_JOB_STATES, JobState, Stage
+from rulegen_dagster.ledger.open_stages import OpenItem, OpenStage
 from rulegen_dagster.ledger.reads import JobRecord
 from rulegen_dagster.workflow.runtime import Runtime
 
@@ -20,8 +21,8 @@ _JOB_OF_STAGE = {Stage.PARSE: UP_TO_RETRIEVE, Stage.RETRIEVE: UP_TO_RETRIEVE, St
 class Launch:
     """One run to ask for: a job partition, or a range of rule partitions (both ends included).
 
-    `work` names the same work over all its runs; `revision` changes with every transition of the job, so a run that
-    changed nothing is not asked for again. `previous_run_id` is the run that left this work, if there was one.
+    `work` names the same work over all its runs. `revision` changes with every transition that could let a new run do
+    more than the last. `previous_run_id` is the run that left this work, if there was one.
     """
 
     work: str
@@ -30,76 +31,76 @@ class Launch:
     job_key: str
     first_key: str | None = None
     last_key: str | None = None
-    revision: int
+    revision: str
     previous_run_id: str | None = None
 
 
 def plan_work(runtime: Runtime) -> list[Launch]:
     """Return the runs for every stage with items that can be claimed now, oldest job first.
 
-    A stage in which another worker holds a live lease is left to that worker until the lease ends.
+    Where another worker holds a live lease, its range is left to that worker until the lease ends.
     """
     launches: list[Launch] = []
     for stage in runtime.ledger.reads.open_stages():
-        if not stage.live_leases:
-            launches += _launches(runtime, stage)
+        launches += _launches(runtime, stage)
     return launches[:MAX_LAUNCHES]
 
 
 def plan_publications(runtime: Runtime) -> list[Launch]:
-    """Return the runs for confirmed jobs whose ruleset is not published yet."""
+    """Return the runs for confirmed jobs whose action a publisher can claim now."""
     return [
         Launch(
             work=f"{job.partition_key}:{PUBLISH}",
             dagster_job=PUBLISH,
             tenant=job.name.tenant,
             job_key=job.partition_key,
-            revision=runtime.ledger.reads.revision(job.job_id),
+            # Every failed try is a transition; the same action set is the same work.
+            revision=str(job.action_set_digest)[:16],
         )
-        for job in runtime.ledger.reads.jobs(states=(JobState.EXECUTING,))
+        for job in runtime.ledger.reads.publishable_jobs()
     ][:MAX_LAUNCHES]
 
 
-def active_jobs(runtime: Runtime) -> list[JobRecord]:
-    """Return the jobs whose partition keys Dagster has to know."""
-    ended = {JobState.FAILED, JobState.CANCELLED, JobState.EXPIRED}
-    return runtime.ledger.reads.jobs(states=tuple(state for state in JobState if state not in ended))
-
-
-def rule_keys(runtime: Runtime, job_id: int) -> tuple[str, ...]:
-    """Return a job's keys of the `rules` partition set, in document order."""
-    return tuple(str(item.partition_key) for item in runtime.ledger.reads.items(job_id, Stage.GENERATE_RULES))
+def jobs_to_register(runtime: Runtime, known: Container[str]) -> list[JobRecord]:
+    """Return the jobs whose keys Dagster may lack: those still at work, and finished ones that it does not know."""
+    return [
+        job
+        for job in runtime.ledger.reads.jobs()
+        if job.state not in TERMINAL_JOB_STATES or (job.state is JobState.COMPLETED and job.partition_key not in known)
+    ]
 
 
 def _launches(runtime: Runtime, stage: OpenStage) -> list[Launch]:
     dagster_job = _JOB_OF_STAGE.get(stage.stage)
     if dagster_job is not None:
-        return [_launch(stage, dagster_job, work=f"{stage.job_partition_key}:{dagster_job}")]
-    keys = rule_keys(runtime, stage.job_id)
+        return _launch(stage, stage.items, dagster_job, work=f"{stage.job_partition_key}:{dagster_job}")
+    keys = runtime.ledger.reads.rule_partition_keys(stage.job_id)
     size = runtime.settings.range_size
     # Rules and tests share a run where one range holds the whole job: the barrier then opens inside that run.
     whole = len(keys) <= size
     dagster_job = UP_TO_TESTS if whole or stage.stage is Stage.GENERATE_TESTS else UP_TO_RULES
-    open_keys = set(stage.partition_keys)
-    launches = []
+    launches: list[Launch] = []
     for start in range(0, len(keys), size):
-        wanted = [key for key in keys[start : start + size] if key in open_keys]
-        if wanted:
-            work = f"{stage.job_partition_key}:{dagster_job}:{start}"
-            launches.append(_launch(stage, dagster_job, work=work, first_key=wanted[0], last_key=wanted[-1]))
+        part = set(keys[start : start + size])
+        items = [item for item in stage.items if item.partition_key in part]
+        launches += _launch(stage, items, dagster_job, work=f"{stage.job_partition_key}:{dagster_job}:{start}")
     return launches
 
 
-def _launch(
-    stage: OpenStage, dagster_job: str, *, work: str, first_key: str | None = None, last_key: str | None = None
-) -> Launch:
-    return Launch(
-        work=work,
-        dagster_job=dagster_job,
-        tenant=stage.name.tenant,
-        job_key=stage.job_partition_key,
-        first_key=first_key,
-        last_key=last_key,
-        revision=stage.revision,
-        previous_run_id=stage.last_run_id,
-    )
+def _launch(stage: OpenStage, items: Sequence[OpenItem], dagster_job: str, *, work: str) -> list[Launch]:
+    claimable = [item for item in items if item.can_be_claimed]
+    if not claimable or any(item.is_leased for item in items):
+        return []
+    latest = max(claimable, key=lambda item: item.last_started_at)
+    return [
+        Launch(
+            work=work,
+            dagster_job=dagster_job,
+            tenant=stage.name.tenant,
+            job_key=stage.job_partition_key,
+            first_key=claimable[0].partition_key,
+            last_key=claimable[-1].partition_key,
+            revision=str(stage.revision),
+            previous_run_id=latest.last_run_id,
+        )
+    ]

@@ -8,7 +8,12 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from rulegen_dagster.domain.errors import IdentityError, InputError, SubmissionConflictError
+from rulegen_dagster.domain.errors import (
+    IdentityError,
+    SpecError,
+    SubmissionConflictError,
+    TenantNotFoundError,
+)
 from rulegen_dagster.domain.identity import check_tenant
 from rulegen_dagster.workflow.intake import Intake, read_upload, submit_upload
 from rulegen_dagster.workflow.runtime import Runtime
@@ -45,7 +50,10 @@ class _Seen:
 
 
 def look(runtime: Runtime, cursor: str | None) -> Look:
-    """Submit every upload that is ready and was not treated yet; at most `MAX_FILES_PER_LOOK` at once."""
+    """Submit every upload that is ready and was not treated yet; at most `MAX_FILES_PER_LOOK` at once.
+
+    Raises `ProviderConfigError` or `VocabularyError` where this process cannot take any upload; none is refused then.
+    """
     before = _read_cursor(cursor)
     after: dict[str, _Seen] = {}
     accepted: list[Intake] = []
@@ -67,7 +75,9 @@ def look(runtime: Runtime, cursor: str | None) -> Look:
             settling.append(name)
             continue
         outcome = _submit(runtime, tenant, path)
-        after[name] = _Seen(status.st_size, status.st_mtime_ns, settled=True)
+        # A folder may be filled before its tenant is added; every other refusal is the file's own.
+        settled = not isinstance(outcome, Refusal) or outcome.code != TenantNotFoundError.code
+        after[name] = _Seen(status.st_size, status.st_mtime_ns, settled=settled)
         if isinstance(outcome, Refusal):
             refused.append(outcome)
         else:
@@ -79,7 +89,7 @@ def _submit(runtime: Runtime, tenant: str, path: Path) -> Intake | Refusal:
     try:
         data = read_upload(path, runtime.settings.max_upload_bytes, follow_links=False)
         return submit_upload(runtime, data, path.name, tenant=tenant, key=None, actor=ACTOR)
-    except (InputError, SubmissionConflictError) as error:
+    except (SpecError, IdentityError, TenantNotFoundError, SubmissionConflictError) as error:
         return Refusal(tenant=tenant, file_name=path.name, code=error.code, message=error.message)
 
 

@@ -16,7 +16,6 @@ from rulegen_dagster.resources.partition_sets import register_job
 from rulegen_dagster.settings import Settings
 from rulegen_dagster.workflow.documents import accept, prepare
 from rulegen_dagster.workflow.intake import submit_file
-from rulegen_dagster.workflow.plan import rule_keys
 from rulegen_dagster.workflow.runtime import Runtime, open_runtime
 
 RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
@@ -81,7 +80,7 @@ def job(opened: Runtime, instance: dg.DagsterInstance, example_policy: Path) -> 
 
 @pytest.fixture
 def keys(opened: Runtime, job: JobRecord) -> tuple[str, ...]:
-    return rule_keys(opened, job.job_id)
+    return opened.ledger.reads.rule_partition_keys(job.job_id)
 
 
 Execute = Callable[..., dg.ExecuteInProcessResult]

@@ -1,4 +1,5 @@
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,13 +14,17 @@ from rulegen_dagster.ledger.reads import JobRecord
 from rulegen_dagster.ledger.schema import work_item
 from rulegen_dagster.resources.launches import (
     CONTINUES_TAG,
+    FIRST_PAUSE_S,
     PARENT_RUN_TAG,
     ROOT_RUN_TAG,
     WORK_TAG,
     is_asked_for_by_a_person,
+    pause_s,
+    run_requests,
 )
 from rulegen_dagster.resources.partition_sets import register_keys
 from rulegen_dagster.resources.runtime import RuntimeResource
+from rulegen_dagster.workflow.plan import plan_publications, plan_work
 from rulegen_dagster.workflow.runtime import Runtime
 from tests.defs.conftest import RANGE_END, RANGE_START, Execute, calls, write_script
 
@@ -126,6 +131,44 @@ def test_work_that_an_unfinished_run_does_is_not_asked_for(
     again, _ = tick(due_work)
 
     assert again == []
+
+
+def test_a_run_that_changed_nothing_is_asked_for_again_after_a_pause(
+    home: Path, definitions: dg.Definitions, opened: Runtime, instance: dg.DagsterInstance, job: JobRecord
+) -> None:
+    (launch,) = plan_work(opened)
+    (first,) = run_requests(instance, [launch], now_s=0)
+    run = instance.create_run_for_job(definitions.resolve_job_def("generate_tests"), tags=first.tags)
+    instance.report_run_failed(run)
+    ended = instance.get_run_records()[0].end_time or 0.0
+
+    at_once = run_requests(instance, [launch], now_s=ended + FIRST_PAUSE_S - 1)
+    (later,) = run_requests(instance, [launch], now_s=ended + FIRST_PAUSE_S)
+
+    assert at_once == []
+    assert later.run_key != first.run_key
+
+
+def test_the_pause_doubles_up_to_its_limit() -> None:
+    assert [pause_s(tries) for tries in (1, 2, 3, 50)] == [10, 20, 40, 600]
+
+
+def test_a_publication_that_fails_again_and_again_is_asked_for_with_growing_pauses(
+    home: Path, opened: Runtime, instance: dg.DagsterInstance, job: JobRecord, keys: tuple[str, ...], execute: Execute
+) -> None:
+    execute("generate_tests", key_range=keys)
+    execute("validate", key=job.partition_key)
+    digest = str(opened.ledger.reads.job_by_id(job.job_id).action_set_digest)
+    opened.ledger.actions.confirm(job.job_id, digest, actor="test")
+    (home / "published").write_text("a file in the way of the folder")
+    (request,) = run_requests(instance, plan_publications(opened), now_s=time.time())
+    failed = execute("publish", key=job.partition_key, tags=request.tags)
+
+    soon = run_requests(instance, plan_publications(opened), now_s=time.time())
+    later = run_requests(instance, plan_publications(opened), now_s=time.time() + 3_600)
+
+    assert not failed.success
+    assert (len(soon), len(later)) == (0, 1)
 
 
 def test_a_run_that_goes_on_is_tagged_as_the_re_execution_of_the_one_that_left_the_work(

@@ -212,6 +212,32 @@ def test_a_rate_limit_gives_its_attempt_back(ledger: Ledger, clock: ManualClock,
     assert (again.attempt, again.attempt_limit) == (2, 4)
 
 
+def test_a_failure_that_the_guard_lets_through_lands_and_is_logged(ledger: Ledger, make_job: MakeJob) -> None:
+    job_id = make_job(1)
+    (claimed,) = claim(ledger, RULES)
+    before = ledger.reads.revision(job_id)
+    wait = RetryDecision(state=WorkState.WAITING, delay_ms=500, consumes_budget=True)
+
+    landings = fail(ledger, claimed, AttemptOutcome.RETRYABLE, wait)
+
+    assert landings == {claimed.token: Landing.ACCEPTED}
+    assert ledger.reads.revision(job_id) > before
+
+
+def test_a_failure_after_the_lease_is_stale_and_leaves_the_item_alone(
+    ledger: Ledger, clock: ManualClock, make_job: MakeJob
+) -> None:
+    job_id = make_job(1)
+    (claimed,) = claim(ledger, RULES)
+    clock.now_ms += 1_000
+    give_up = RetryDecision(state=WorkState.FAILED, delay_ms=None, consumes_budget=True)
+
+    landings = fail(ledger, claimed, AttemptOutcome.PERMANENT, give_up)
+
+    assert landings == {claimed.token: Landing.STALE}
+    assert states(ledger, job_id) == [WorkState.RUNNING]
+
+
 def test_a_failed_item_keeps_its_siblings_and_is_redriven_only_on_request(ledger: Ledger, make_job: MakeJob) -> None:
     job_id = make_job(2)
     first, second = claim(ledger, RULES, 2)
@@ -369,6 +395,21 @@ def test_the_database_refuses_a_work_item_that_contradicts_itself(
         connection.execute(sa.update(work_item).where(work_item.c.job_id == job_id).values(change))
 
     assert states(ledger, job_id) == [WorkState.PENDING]
+
+
+def test_two_attempts_of_one_item_in_one_turn_are_told_apart(
+    ledger: Ledger, clock: ManualClock, make_job: MakeJob
+) -> None:
+    job_id = make_job(2)
+    (old,) = claim(ledger, RULES)
+    clock.now_ms += 1_000
+    (new,) = claim(ledger, RULES)
+
+    landings = complete(ledger, Offer(claim=old, output=output("old")), Offer(claim=new, output=output("new")))
+
+    outcomes = [a.outcome for a in ledger.reads.attempts(job_id) if a.key.item_key == "rule-01"]
+    assert (landings[old.token], landings[new.token]) == (Landing.STALE, Landing.ACCEPTED)
+    assert outcomes == [AttemptOutcome.STALE, AttemptOutcome.ACCEPTED]
 
 
 def test_the_database_refuses_a_second_accepted_attempt(ledger: Ledger, clock: ManualClock, make_job: MakeJob) -> None:

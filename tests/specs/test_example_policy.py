@@ -105,7 +105,7 @@ def test_the_example_passes_validation(entries: list[ClauseEntry], vocabulary: V
 
 
 def test_no_rule_of_the_example_fires_on_the_defaults(entries: list[ClauseEntry], vocabulary: Vocabulary) -> None:
-    from rulegen_dagster.rules.engine import compile_rule  # noqa: PLC0415
+    from rulegen_dagster.rules.engine import compile_rule
 
     defaults = dict(vocabulary.defaults())
 

@@ -1,0 +1,75 @@
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from upath import UPath
+
+from rulegen_dagster.domain.canonical import sha256_hex
+from rulegen_dagster.domain.errors import LedgerError
+from rulegen_dagster.ledger.blobs import BlobStore
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> BlobStore:
+    return BlobStore(UPath(tmp_path / "blobs"))
+
+
+def _files(tmp_path: Path) -> list[Path]:
+    return sorted(path for path in (tmp_path / "blobs").rglob("*") if path.is_file())
+
+
+def test_bytes_come_back_under_their_digest(store: BlobStore) -> None:
+    digest = store.put(b"a\x00b")
+
+    assert digest == sha256_hex(b"a\x00b")
+    assert store.get(digest) == b"a\x00b"
+
+
+def test_the_same_bytes_again_change_nothing(store: BlobStore, tmp_path: Path) -> None:
+    store.put(b"x")
+    (path,) = _files(tmp_path)
+    before = path.stat().st_mtime_ns
+
+    store.put(b"x")
+
+    assert [(file, file.stat().st_mtime_ns) for file in _files(tmp_path)] == [(path, before)]
+
+
+def test_writers_that_race_with_the_same_bytes_leave_one_whole_blob(store: BlobStore, tmp_path: Path) -> None:
+    data = b"x" * 100_000
+
+    with ThreadPoolExecutor(8) as pool:
+        digests = set(pool.map(lambda _: store.put(data), range(32)))
+
+    assert len(digests) == 1
+    assert store.get(digests.pop()) == data
+    assert len(_files(tmp_path)) == 1
+
+
+def test_a_blob_that_is_missing_or_damaged_is_never_handed_out(store: BlobStore, tmp_path: Path) -> None:
+    digest = store.put(b"x")
+    (path,) = _files(tmp_path)
+
+    path.write_bytes(b"y")
+    with pytest.raises(LedgerError) as damaged:
+        store.get(digest)
+    path.unlink()
+    with pytest.raises(LedgerError) as missing:
+        store.get(digest)
+
+    assert (damaged.value.code, missing.value.code) == ("blob_damaged", "blob_missing")
+
+
+def test_a_store_that_cannot_be_written_is_an_error_of_the_ledger(tmp_path: Path) -> None:
+    (tmp_path / "blobs").touch()
+
+    with pytest.raises(LedgerError) as caught:
+        BlobStore(UPath(tmp_path / "blobs")).put(b"x")
+
+    assert caught.value.code == "blob_store"
+
+
+def test_a_store_may_live_on_any_file_system_that_fsspec_knows() -> None:
+    store = BlobStore(UPath("memory://blobs-of-a-test"))
+
+    assert store.get(store.put(b"x")) == b"x"
