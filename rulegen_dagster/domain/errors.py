@@ -11,6 +11,7 @@
       SubmissionConflictError    a submission key that is taken by another input
       StateError                 the job is not in a state in which this is possible
         ActionSetMismatchError   a confirmation of another action set than the job's
+        BehaviourChangedError    this release would not make the job in the way that it froze
       RuleLanguageError          a condition outside the rule language
       DraftRejectedError         a draft that failed validation, with typed failures
       LedgerError                the ledger could not be read or written; never a provider's fault
@@ -95,6 +96,12 @@ class ActionSetMismatchError(StateError):
     """Raised when a confirmation names another action set than the job's current one."""
 
     code = "action_set_mismatch"
+
+
+class BehaviourChangedError(StateError):
+    """Raised when this release would make a job's outputs in another way than the job froze."""
+
+    code = "behaviour_changed"
 
 
 class RuleLanguageError(RulegenError):

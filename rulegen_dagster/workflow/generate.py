@@ -4,17 +4,19 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from rulegen_dagster.domain.canonical import canonical_json
+from rulegen_dagster.domain.canonical import canonical_json, digest_of
 from rulegen_dagster.domain.clause import Clause, ContextEntry
 from rulegen_dagster.domain.errors import (
+    BehaviourChangedError,
     DraftRejectedError,
     ProviderAmbiguousError,
     ProviderPermanentError,
     ProviderRateLimitedError,
     ProviderRetryableError,
 )
-from rulegen_dagster.domain.rule import NoRuleDraft, RuleOutput, SuiteOutput
-from rulegen_dagster.domain.states import AttemptOutcome, Stage
+from rulegen_dagster.domain.rule import OUTPUT_SCHEMA_VERSION, NoRuleDraft, RuleOutput, SuiteOutput
+from rulegen_dagster.domain.states import AttemptOutcome, Stage, WorkState
+from rulegen_dagster.domain.text import printable
 from rulegen_dagster.domain.vocabulary import Vocabulary
 from rulegen_dagster.domain.work import Claim, FailedAttempt, Offer, Usage
 from rulegen_dagster.providers.port import Provider, ProviderReply, ProviderRequest
@@ -51,11 +53,14 @@ class Generation:
     def load(self, job_ids: Iterable[int]) -> None:
         """Read the jobs' material before anything of theirs is claimed.
 
-        Raises `ProviderConfigError` or `VocabularyError` where this process cannot provide what a job froze: that is
-        no fault of an attempt, and uses none up.
+        Raises `ProviderConfigError`, `VocabularyError` or `BehaviourChangedError` where this process cannot provide
+        what a job froze: that is no fault of an attempt, and uses none up.
         """
         for job_id in job_ids:
-            self._material[job_id] = load_material(self._runtime, job_id)
+            material = load_material(self._runtime, job_id)
+            # Before that stage the context is still empty.
+            if self._runtime.ledger.reads.stage_counts(job_id)[Stage.RETRIEVE][WorkState.SUCCEEDED]:
+                self._material[job_id] = material
 
     async def attempt(self, claim: Claim) -> Offer | FailedAttempt:
         """Make one attempt. Whatever the provider does becomes a result; only a defect of ours raises."""
@@ -99,14 +104,28 @@ class Generation:
 def load_material(runtime: Runtime, job_id: int) -> JobMaterial:
     """Read what a job's attempts need, as the job froze it.
 
-    Raises `ProviderConfigError` or `VocabularyError` where this release cannot provide what the behaviour names.
+    Raises `ProviderConfigError` or `VocabularyError` where this release lacks what the behaviour names, and
+    `BehaviourChangedError` where it has another version of it.
     """
     job = runtime.ledger.reads.job_by_id(job_id)
+    frozen = job.behaviour
+    vocabulary = load_vocabulary(frozen["vocabulary"].split("@")[0])
+    provider = runtime.provider(frozen["provider"])
+    for part, was, now in (
+        ("model", frozen["model_id"], provider.identity.model_id),
+        ("vocabulary", frozen["vocabulary_digest"], digest_of(vocabulary.model_dump(mode="json"))),
+        ("output schema", frozen["output_schema"], OUTPUT_SCHEMA_VERSION),
+    ):
+        if was != now:
+            raise BehaviourChangedError(
+                f"the job {job.name} froze the {part} {was}, and this release has {now}; finish the job with the"
+                " release that began it, or submit the specification under a new key"
+            )
     return JobMaterial(
         clauses={clause.ordinal: clause for clause in runtime.ledger.reads.clauses(job_id)},
         context=load_context(runtime, job_id),
-        vocabulary=load_vocabulary(job.behaviour["vocabulary"].split("@")[0]),
-        provider=runtime.provider(job.behaviour["provider"]),
+        vocabulary=vocabulary,
+        provider=provider,
     )
 
 
@@ -119,7 +138,7 @@ async def _call(provider: Provider, request: ProviderRequest, claim: Claim) -> O
             outcome=outcome,
             error_code=code,
             # A client's words go into the ledger and logs as one line; PostgreSQL cannot store a NUL at all.
-            message="".join(c if c.isprintable() else " " for c in message[:300]),
+            message=printable(message)[:300],
             provider=name,
             provider_called=True,
             usage=usage or Usage(model_id=provider.identity.model_id),

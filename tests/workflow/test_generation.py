@@ -2,12 +2,13 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
-from rulegen_dagster.domain.errors import ProviderConfigError, ProviderPermanentError
+from rulegen_dagster.domain.errors import BehaviourChangedError, ProviderConfigError, ProviderPermanentError
 from rulegen_dagster.domain.rule import RuleOutput, SuiteOutput
 from rulegen_dagster.domain.states import AttemptOutcome, Stage, WorkState
 from rulegen_dagster.ledger.claims import Scope
@@ -223,9 +224,27 @@ def test_a_message_of_a_provider_is_stored_as_one_printable_line(runtime: Runtim
     _generate(runtime, job)
 
     message = str(_item(runtime, job).error_message)
-    assert message.startswith("no  [31m red x")
+    assert message.startswith("no\\x00\\x1b[31m red x")
     assert message.isprintable()
     assert len(message) == 300
+
+
+class AnotherModel(Recorder):
+    """The same provider under another model id, as after a deployment."""
+
+    @property
+    def identity(self) -> ProviderIdentity:
+        return replace(super().identity, model_id="another/2")
+
+
+def test_a_job_is_not_continued_with_another_model_than_it_froze(local_runtime: Runtime) -> None:
+    job = open_rules(playing(local_runtime, Recorder()), policy(1))
+    other = playing(local_runtime, AnotherModel())
+
+    with pytest.raises(BehaviourChangedError, match="froze the model rulegen-pattern/1"):
+        _generate(other, job)
+
+    assert _attempts(other, job) == []
 
 
 def test_an_accepted_rule_says_who_made_it(local_runtime: Runtime) -> None:
