@@ -12,7 +12,7 @@ import pytest
 from rulegen_dagster.domain.identity import JobName
 from tests.acceptance.dev_server import DevServer, calling_process, wait_for, write_script
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600), pytest.mark.xdist_group("dagster")]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 
 EXAMPLE = Path(__file__).parent.parent.parent / "rulegen_dagster" / "examples" / "expense-policy.md"
 RULES = [f"rule-{number:02d}" for number in range(1, 21)]
