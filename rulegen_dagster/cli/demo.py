@@ -46,6 +46,7 @@ def resume(db: DbOption, now: NowOption = 12_000, json_output: JsonFlag = False)
       rulegen demo resume --db /tmp/demo.sqlite3 --now 12000
       rulegen demo resume --db /tmp/demo.sqlite3 --now 10500 --json
     """
+    demo.check_begun(db)
     opened = demo.open_demo(db, now, crash=False)
     try:
         result = demo.resume(opened)

@@ -44,6 +44,12 @@ def open_demo(path: str, now_ms: int, *, crash: bool) -> Runtime:
     return replace(open_runtime(settings, clock=ManualClock(now_ms)), jitter=lambda: 0.0)
 
 
+def check_begun(path: str) -> None:
+    """Check that there is a file to go on with, before opening it would make one. Raises `StateError`."""
+    if "://" not in path and not Path(path).exists():
+        raise StateError(f"there is no demo at {path}; begin with 'rulegen demo crash --db {path}'")
+
+
 def crash(runtime: Runtime) -> None:
     """Run the rule stage of the example until the call for rule 14, which ends the process with exit code 14.
 

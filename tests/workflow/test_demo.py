@@ -22,6 +22,15 @@ def test_a_resume_without_a_crash_says_how_to_begin(tmp_path: Path) -> None:
     opened.close()
 
 
+def test_a_resume_of_a_file_that_is_not_there_makes_none(tmp_path: Path) -> None:
+    path = tmp_path / "demo.sqlite3"
+
+    with pytest.raises(StateError, match="there is no demo"):
+        demo.check_begun(str(path))
+
+    assert not path.exists()
+
+
 def test_a_crash_needs_a_fresh_file(tmp_path: Path, example_policy: Path) -> None:
     opened = demo.open_demo(str(tmp_path / "demo.sqlite3"), 10_000, crash=True)
     submit_upload(
