@@ -14,7 +14,7 @@ from rulegen_dagster.workflow.documents import NotReady
 from rulegen_dagster.workflow.partitions import KeyOutcome
 from rulegen_dagster.workflow.publish import NothingToPublish
 
-_NAMED = 10
+_LINES = 15
 
 
 @contextmanager
@@ -37,11 +37,21 @@ def not_ready(reason: NotReady | NothingToPublish) -> dg.Failure:
 
 
 def keys_missing(missed: Sequence[KeyOutcome], total: int) -> dg.Failure:
-    """Return the failure that names each key without an accepted output, with its reason."""
-    named = "; ".join(f"{outcome.partition_key} ({outcome.stage}): {outcome.reason}" for outcome in missed[:_NAMED])
-    more = f"; and {len(missed) - _NAMED} more" if len(missed) > _NAMED else ""
+    """Return the failure that names each key without an accepted output, with its reason.
+
+    Keys that share a reason share a line: one failed rule holds up the tests of every other.
+    """
+    lines: dict[tuple[str, str, str], list[str]] = {}
+    for outcome in missed:
+        lines.setdefault((outcome.job, outcome.stage.value, outcome.reason or ""), []).append(outcome.item_key)
+    told = [
+        f"{stage} of {job}, {', '.join(items)}: {reason}"
+        for (job, stage, reason), items in list(lines.items())[:_LINES]
+    ]
+    if len(lines) > _LINES:
+        told.append(f"and {len(lines) - _LINES} more reasons; the table below names every key")
     return dg.Failure(
-        description=f"{len(missed)} of {total} outputs are not accepted: {named}{more}",
+        description="\n".join([f"{len(missed)} of {total} outputs are not accepted:", *told]),
         metadata={
             "missing": dg.MetadataValue.table(
                 [

@@ -53,7 +53,7 @@ def test_a_single_key_runs_alone(
 
 
 def test_failed_keys_get_no_event_and_fail_the_step_with_their_reasons(
-    home: Path, instance: dg.DagsterInstance, keys: tuple[str, ...], execute: Execute
+    home: Path, job: JobRecord, instance: dg.DagsterInstance, keys: tuple[str, ...], execute: Execute
 ) -> None:
     write_script(home, {"rule-03": FAIL, "rule-07": FAIL})
 
@@ -62,8 +62,8 @@ def test_failed_keys_get_no_event_and_fail_the_step_with_their_reasons(
     said = failure_text(result)
     assert not result.success
     assert sorted(materialized(instance, "rule")) == sorted(set(keys) - {keys[2], keys[6]})
-    assert f"{keys[2]} (generate_rules): provider_rejected" in said
-    assert f"{keys[6]} (generate_rules): provider_rejected" in said
+    assert "2 of 20 outputs are not accepted" in said
+    assert f"generate_rules of {job.name}, rule-03, rule-07: provider_rejected" in said
 
 
 def test_a_person_who_re_executes_gets_exactly_the_failed_keys_called_again(
@@ -105,11 +105,11 @@ def test_a_key_that_waits_for_its_retry_is_named_with_its_time_and_fails_the_run
     item = opened.ledger.reads.items(job.job_id, Stage.GENERATE_RULES)[4]
     assert not result.success
     assert item.state is WorkState.WAITING
-    assert f"{keys[4]} (generate_rules): retry due in " in failure_text(result)
+    assert f"generate_rules of {job.name}, rule-05: retry due in " in failure_text(result)
 
 
 def test_tests_alone_say_for_each_key_that_the_rules_are_not_complete(
-    home: Path, instance: dg.DagsterInstance, keys: tuple[str, ...], execute: Execute
+    home: Path, job: JobRecord, instance: dg.DagsterInstance, keys: tuple[str, ...], execute: Execute
 ) -> None:
     result = execute("generate_tests", key_range=keys[:3], assets=["test_suite"])
 
@@ -117,18 +117,18 @@ def test_tests_alone_say_for_each_key_that_the_rules_are_not_complete(
     assert not result.success
     assert materialized(instance, "test_suite") == []
     assert calls(home) == []
-    assert all(f"{key} (generate_tests): the job is generating_rules" in said for key in keys[:3])
+    assert f"generate_tests of {job.name}, rule-01, rule-02, rule-03: the job is generating_rules" in said
 
 
 def test_both_assets_over_a_part_of_the_keys_accept_the_rules_and_explain_the_tests(
-    home: Path, instance: dg.DagsterInstance, keys: tuple[str, ...], execute: Execute
+    home: Path, job: JobRecord, instance: dg.DagsterInstance, keys: tuple[str, ...], execute: Execute
 ) -> None:
     result = execute("generate_tests", key_range=keys[:2])
 
     assert not result.success
     assert sorted(materialized(instance, "rule")) == sorted(keys[:2])
     assert materialized(instance, "test_suite") == []
-    assert f"{keys[0]} (generate_tests)" in failure_text(result)
+    assert f"generate_tests of {job.name}, rule-01, rule-02: the job is" in failure_text(result)
 
 
 def test_an_unknown_key_fails_before_any_call(home: Path, instance: dg.DagsterInstance, execute: Execute) -> None:
