@@ -14,6 +14,12 @@ def printable(text: str) -> str:
     )
 
 
+def instant(at_ms: int) -> str:
+    """Return a time of the ledger's clock for people, with its date: `2026-05-04 12:51:35.120 UTC`."""
+    seconds, millis = divmod(at_ms, 1000)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}.{millis:03d} UTC"
+
+
 def moment(at_ms: int | None, now_ms: int) -> str:
     """Return a time of the ledger's clock for people, such as `in 12 s (12:51:35 UTC)`."""
     if at_ms is None:

@@ -23,6 +23,11 @@ class WorkKey:
     stage_version: int = STAGE_VERSION
 
 
+def item_name(stage: Stage, item_key: str) -> str:
+    """Return an item's name for people: `generate_rules/rule-03`, and the stage alone where it has one item."""
+    return stage.value if item_key == DOCUMENT_ITEM else f"{stage}/{item_key}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Claim:
     """The right to complete one item: token and lease.

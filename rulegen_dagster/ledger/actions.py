@@ -7,6 +7,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from rulegen_dagster.domain.errors import ActionSetMismatchError, StateError
+from rulegen_dagster.domain.failpoints import ACTION_CLAIM, CONFIRMATION, RECEIPT
 from rulegen_dagster.domain.states import ActionState, JobState
 from rulegen_dagster.ledger.claims import Claimant
 from rulegen_dagster.ledger.database import Database
@@ -52,7 +53,7 @@ class Actions:
         Raises `ActionSetMismatchError` for any other digest than the job's current one, and `StateError` where the
         job awaits no confirmation.
         """
-        with self._database.write() as connection:
+        with self._database.write([CONFIRMATION]) as connection:
             row = self._locked_job(connection, job_id)
             state = JobState(row.state)
             if row.action_set_digest is not None and digest != row.action_set_digest:
@@ -100,7 +101,7 @@ class Actions:
     def claim(self, job_id: int, *, token: str, claimant: Claimant) -> ActionClaim | None:
         """Claim the job's next confirmed action, or one whose executor was lost; None where there is none to do."""
         now = self._database.now
-        with self._database.write() as connection:
+        with self._database.write([ACTION_CLAIM]) as connection:
             row = connection.execute(
                 sa.select(action, action_set.c.content)
                 .join(
@@ -146,7 +147,7 @@ class Actions:
         False means that another executor holds the action now, or has finished it.
         """
         now = self._database.now
-        with self._database.write() as connection:
+        with self._database.write([RECEIPT]) as connection:
             row = self._locked_job(connection, claim.job_id)
             done = connection.execute(
                 sa.update(action)

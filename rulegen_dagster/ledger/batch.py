@@ -22,13 +22,26 @@ def batch(dialect: str, parameter: str, **columns: type[TypeEngine[Any]]) -> Fro
         ]
         return sa.select(*unpacked).select_from(each).subquery(f"{parameter}_rows")
     document = sa.cast(sa.bindparam(parameter, type_=sa.Text), sa.JSON)
-    return (
+    each = (
         sa.func.json_to_recordset(document)
-        .table_valued(*(sa.column(name, type_) for name, type_ in columns.items()), name=f"{parameter}_rows")
+        .table_valued(*(sa.column(name, type_) for name, type_ in columns.items()), name=f"{parameter}_each")
         .render_derived(with_types=True)
     )
+    # Takes nothing away, but the planner now expects a few rows and not a hundred, and looks items up by their index
+    # where it would read a whole table.
+    return sa.select(*each.c).limit(sa.func.json_array_length(document)).subquery(f"{parameter}_rows")
 
 
 def rows_of(rows: Iterable[Mapping[str, Any]]) -> str:
     """Return the value of a batch parameter."""
     return json.dumps(list(rows), ensure_ascii=False, separators=(",", ":"))
+
+
+def in_one_trip(dialect: str, first: sa.Insert | sa.Update, second: sa.Insert) -> tuple[sa.Executable, ...]:
+    """Return the statements to run for both, which do not see each other's writes: one where the server can do that.
+
+    Every statement to PostgreSQL is a wait for its answer; SQLite answers in place, and runs them one by one.
+    """
+    if dialect == "sqlite":
+        return first, second
+    return (second.add_cte(first.cte("written_with_it")),)

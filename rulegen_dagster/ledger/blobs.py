@@ -2,13 +2,31 @@
 
 import io
 import os
+import re
 import threading
-from typing import Any
-
-from upath import UPath
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
 
 from rulegen_dagster.domain.canonical import sha256_hex
 from rulegen_dagster.domain.errors import LedgerError
+
+if TYPE_CHECKING:
+    from upath import UPath
+
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+_PARTIAL: Final = ".partial"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredFile:
+    """A file of the store: a blob, or (without a digest) what is left of one that was not written to its end."""
+
+    path: "UPath"
+    digest: str | None
+    size: int
+    modified_ms: int
 
 
 class BlobStore:
@@ -18,18 +36,28 @@ class BlobStore:
     dangling digest.
     """
 
-    def __init__(self, root: UPath) -> None:
+    def __init__(self, root: "os.PathLike[str] | UPath") -> None:
         """Keep blobs below `root`, which is made when the first one is written."""
-        self._root = root
+        self._place = root
+
+    @cached_property
+    def _root(self) -> "UPath":
+        # Slow to import, and a worker that goes on after a crash may need no blob at all.
+        from upath import UPath  # noqa: PLC0415
+
+        return UPath(self._place)
 
     def put(self, data: bytes) -> str:
-        """Store bytes and return their SHA-256; the same bytes again change nothing. Raises `LedgerError`."""
+        """Store bytes and return their SHA-256; the same bytes again only renew the blob's time. Raises `LedgerError`.
+
+        The new time keeps the blob from being collected before the caller's transaction names it.
+        """
         digest = sha256_hex(data)
         path = self._path(digest)
         try:
-            if not path.exists():
+            if not _renewed(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                partial = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.partial")
+                partial = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}{_PARTIAL}")
                 with partial.open("wb") as file:
                     file.write(data)
                     file.flush()
@@ -49,8 +77,65 @@ class BlobStore:
             raise LedgerError(f"the blob {digest[:12]}… is damaged: its digest differs", code="blob_damaged")
         return bytes(data)
 
-    def _path(self, digest: str) -> UPath:
+    def files(self) -> Iterator[StoredFile]:
+        """List blobs and left-over partial files; anything else below the root is none of the store's.
+
+        Raises `LedgerError`.
+        """
+        try:
+            for path in self._root.glob("*/*") if self._root.exists() else ():
+                digest = path.name if _DIGEST.fullmatch(path.name) else None
+                if digest is None and not path.name.endswith(_PARTIAL):
+                    continue
+                try:
+                    yield StoredFile(path=path, digest=digest, size=path.stat().st_size, modified_ms=_modified_ms(path))
+                except FileNotFoundError:
+                    continue
+        except OSError as error:
+            raise LedgerError(f"the blobs cannot be listed: {error.strerror or error}", code="blob_store") from error
+
+    def discard(self, file: StoredFile, *, unchanged_since: int) -> bool:
+        """Remove a file that nobody stored again after `unchanged_since` (ms); return whether it is gone by this call.
+
+        On a local disk the file is moved aside before its time is looked at: whoever stores the same bytes either
+        renewed it before, and it is put back, or finds it missing and writes it anew. Other file systems have no move
+        that keeps the time, so there the look comes right before the removal. Raises `LedgerError`.
+        """
+        path = file.path
+        try:
+            if not isinstance(path, os.PathLike) or file.digest is None:
+                if _modified_ms(path) > unchanged_since:
+                    return False
+                path.unlink()
+                return True
+            aside = path.rename(path.with_name(f"{path.name}.collected{_PARTIAL}"))
+            if _modified_ms(aside) > unchanged_since:
+                aside.rename(path)
+                return False
+            aside.unlink()
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise LedgerError(f"a blob cannot be removed: {error.strerror or error}", code="blob_store") from error
+        return True
+
+    def _path(self, digest: str) -> "UPath":
         return self._root / digest[:2] / digest
+
+
+def _renewed(path: "UPath") -> bool:
+    """Set the time of a blob that is there to now; return False where it has to be written."""
+    if not isinstance(path, os.PathLike):
+        return False
+    try:
+        os.utime(path)
+    except OSError:
+        return False
+    return True
+
+
+def _modified_ms(path: "UPath") -> int:
+    return int(path.fs.modified(path.path).timestamp() * 1000)
 
 
 def _sync(file: Any) -> None:

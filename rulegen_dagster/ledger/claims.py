@@ -19,7 +19,7 @@ from rulegen_dagster.domain.states import (
     WorkState,
 )
 from rulegen_dagster.domain.work import Claim, WorkKey
-from rulegen_dagster.ledger.batch import batch, rows_of
+from rulegen_dagster.ledger.batch import batch, in_one_trip, rows_of
 from rulegen_dagster.ledger.database import Database
 from rulegen_dagster.ledger.schema import attempt, job, transition, work_item
 
@@ -85,7 +85,7 @@ class Claims:
             )
             .returning(work_item.c.token, work_item.c.lease_until)
         )
-        self._open_attempts = sa.insert(attempt).from_select(
+        open_attempts = sa.insert(attempt).from_select(
             [
                 "job_id",
                 "stage",
@@ -113,7 +113,7 @@ class Claims:
                 now,
             ),
         )
-        self._log = sa.insert(transition).from_select(
+        log = sa.insert(transition).from_select(
             ["job_id", "subject", "stage", "subject_key", "from_state", "to_state", "cause", "actor", "at"],
             sa.select(
                 claimed.c.job_id,
@@ -127,6 +127,7 @@ class Claims:
                 now,
             ),
         )
+        self._record = in_one_trip(dialect, open_attempts, log)
         lost = batch(dialect, "lost", token=sa.Text).alias("lost_claims")
         self._book_crashes = (
             sa.update(attempt)
@@ -162,6 +163,13 @@ class Claims:
                 sa.literal("ledger"),
                 now,
             ),
+        )
+        # In the order of their keys, like a cancellation: two that lock rows in different orders would wait for ever.
+        self._lock_held = (
+            sa.select(work_item.c.token)
+            .where(work_item.c.token.in_(sa.bindparam("tokens", expanding=True)))
+            .order_by(work_item.c.job_id, work_item.c.stage, work_item.c.item_key, work_item.c.stage_version)
+            .with_for_update()
         )
         held = batch(dialect, "held", token=sa.Text, lease_ms=sa.BigInteger).alias("held_claims")
         self._extend = (
@@ -235,6 +243,8 @@ class Claims:
         """Extend the leases that still hold; return their tokens. A missing token means that the claim is lost."""
         if not claims:
             return frozenset()
+        if connection.dialect.name == "postgresql":
+            connection.execute(self._lock_held, {"tokens": [claim.token for claim in claims]}).all()
         held = rows_of({"token": claim.token, "lease_ms": lease_ms} for claim in claims)
         return frozenset(connection.execute(self._extend, {"held": held}).scalars())
 
@@ -271,8 +281,8 @@ class Claims:
         named = list(zip(rows, tokens, strict=False))
         parameters = {"claims": rows_of(_claim_row(row, token, claimant) for row, token in named)}
         leases = {row.token: row.lease_until for row in connection.execute(self._take, parameters)}
-        connection.execute(self._open_attempts, parameters)
-        connection.execute(self._log, parameters)
+        for statement in self._record:
+            connection.execute(statement, parameters)
         return [
             Claim(
                 key=WorkKey(

@@ -15,7 +15,7 @@ from rulegen_dagster.domain.canonical import sha256_hex
 from rulegen_dagster.domain.retry import RetryDecision
 from rulegen_dagster.domain.states import AttemptOutcome, WorkState
 from rulegen_dagster.domain.work import FailedAttempt, Offer
-from rulegen_dagster.ledger.batch import batch, rows_of
+from rulegen_dagster.ledger.batch import batch, in_one_trip, rows_of
 from rulegen_dagster.ledger.claims import not_terminal
 from rulegen_dagster.ledger.database import Database
 from rulegen_dagster.ledger.schema import attempt, transition, work_item
@@ -64,12 +64,15 @@ class Completions:
             error_message=sa.Text,
             **_USAGE,
         ).alias("ended_attempts")
-        self._end_attempts = (
+        end_attempts = (
             sa.update(attempt)
             .where(
                 attempt.c.token == ended.c.token,
-                # A lost attempt may come back late: what it cost replaces the guess that it crashed.
-                sa.or_(attempt.c.outcome.is_(None), attempt.c.outcome == AttemptOutcome.CRASHED),
+                # A lost or cancelled attempt may report late: what it cost replaces the guess.
+                sa.or_(
+                    attempt.c.outcome.is_(None),
+                    attempt.c.outcome.in_([AttemptOutcome.CRASHED.value, AttemptOutcome.CANCELLED.value]),
+                ),
             )
             .values(
                 ended_at=now,
@@ -120,7 +123,7 @@ class Completions:
             cause=sa.Text,
             actor=sa.Text,
         ).alias("moved_items")
-        self._log = sa.insert(transition).from_select(
+        log = sa.insert(transition).from_select(
             ["job_id", "subject", "stage", "subject_key", "from_state", "to_state", "cause", "actor", "at"],
             sa.select(
                 moved.c.job_id,
@@ -134,6 +137,7 @@ class Completions:
                 now,
             ),
         )
+        self._record = in_one_trip(dialect, end_attempts, log)
 
     def complete(self, connection: Connection, offers: Sequence[Offer], *, worker: str) -> frozenset[str]:
         """Apply each offer that the guard lets through; return the tokens that landed.
@@ -164,14 +168,13 @@ class Completions:
         ]
         for row in ended:
             row.pop("output", None)
-        connection.execute(self._end_attempts, {"ended": rows_of(ended)})
         moved = [
             _moved(offer, WorkState.SUCCEEDED, "accepted", worker)
             for offer in offers
             if _identity(offer) in landed_items
         ]
-        if moved:
-            connection.execute(self._log, {"moved": rows_of(moved)})
+        for statement in self._record:
+            connection.execute(statement, {"ended": rows_of(ended), "moved": rows_of(moved)})
         return landed
 
     def fail(
@@ -199,14 +202,14 @@ class Completions:
             for row in connection.execute(self._fail, {"failures": rows_of(rows)})
         }
         landed = frozenset(failed.claim.token for failed, _ in failures if _identity(failed) in landed_items)
-        connection.execute(self._end_attempts, {"ended": rows_of(_failed_row(failed) for failed, _ in failures)})
+        ended = [_failed_row(failed) for failed, _ in failures]
         moved = [
             _moved(failed, decision.state, failed.error_code, worker)
             for failed, decision in failures
             if failed.claim.token in landed
         ]
-        if moved:
-            connection.execute(self._log, {"moved": rows_of(moved)})
+        for statement in self._record:
+            connection.execute(statement, {"ended": rows_of(ended), "moved": rows_of(moved)})
         return landed
 
 

@@ -1,6 +1,6 @@
 """The database behind the ledger: engine, clock, transactions, and errors in their own domain."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,6 +11,7 @@ from sqlalchemy.engine import Connection, Engine, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, SQLAlchemyError
 
 from rulegen_dagster.domain.errors import InputError, LedgerError
+from rulegen_dagster.domain.failpoints import Commit, reach_after, reach_before
 
 _SQLITE = "sqlite:///"
 
@@ -62,14 +63,17 @@ class Database:
         self.now = clock.now(self.dialect)
 
     @contextmanager
-    def write(self) -> Iterator[Connection]:
+    def write(self, commits: Collection[Commit] = ()) -> Iterator[Connection]:
         """Open a transaction that may write; it commits when the block ends, and rolls back on any error.
 
         SQLite takes its write lock at once (`BEGIN IMMEDIATE`), so a writer never fails half-way for a lock.
+        `commits` names what this transaction commits, for failpoints; the block may add to it.
         Raises `LedgerError` for whatever the database reports.
         """
         with _ledger_errors(), self.engine.begin() as connection:
             yield connection
+            reach_before(commits)
+        reach_after(commits)
 
     @contextmanager
     def read(self) -> Iterator[Connection]:

@@ -23,6 +23,7 @@ from rulegen_dagster.ledger.schema import (
     submission,
     work_item,
 )
+from rulegen_dagster.ledger.unused_calls import UnusedCalls, unused_calls
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,13 +94,16 @@ class AttemptRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class ActionRecord:
-    """One action of a job's action set."""
+    """One action of a job's action set; `worker` and `lease_until` (ms) while a publisher holds it."""
 
     action_key: str
     kind: str
     state: str
     receipt: dict[str, Any] | None
     error_code: str | None
+    worker: str | None
+    lease_until: int | None
+    updated_at: int
 
 
 _PREDECESSOR = job.alias("predecessor")
@@ -165,9 +169,15 @@ class Reads:
         with self._database.read() as connection:
             return int(connection.execute(query).scalar_one())
 
-    def items(self, job_id: int, stage: Stage) -> list[ItemRecord]:
-        """Return a stage's items in document order."""
-        return self._items(work_item.c.job_id == job_id, work_item.c.stage == stage.value)
+    def unused_calls(self, job_id: int, *, limit: int) -> UnusedCalls:
+        """Return the provider calls that were paid for, or may have been, and whose output was not used."""
+        with self._database.read() as connection:
+            return unused_calls(connection, job_id, limit=limit)
+
+    def items(self, job_id: int, stage: Stage, item_key: str | None = None) -> list[ItemRecord]:
+        """Return a stage's items in document order, or the one of a key."""
+        chosen = [work_item.c.job_id == job_id, work_item.c.stage == stage.value]
+        return self._items(*chosen, *([work_item.c.item_key == item_key] if item_key is not None else ()))
 
     def items_by_partition(self, stage: Stage, partition_keys: tuple[str, ...]) -> dict[str, ItemRecord]:
         """Return the items behind keys of the `rules` partition set; a key without an item is absent."""
@@ -179,12 +189,15 @@ class Reads:
                 found[str(item.partition_key)] = item
         return found
 
-    def attempts(self, job_id: int) -> list[AttemptRecord]:
-        """Return every attempt of a job, in the order in which they began."""
+    def attempts(self, job_id: int, item: WorkKey | None = None) -> list[AttemptRecord]:
+        """Return every attempt of a job, or of one of its items, in the order in which they began."""
+        chosen = [attempt.c.job_id == job_id]
+        if item is not None:
+            chosen += [attempt.c.stage == item.stage.value, attempt.c.item_key == item.item_key]
         with self._database.read() as connection:
             rows = connection.execute(
                 sa.select(attempt)
-                .where(attempt.c.job_id == job_id)
+                .where(*chosen)
                 .order_by(attempt.c.started_at, attempt.c.stage, attempt.c.item_key, attempt.c.attempt)
             ).all()
         return [_attempt_record(row) for row in rows]
@@ -237,6 +250,9 @@ class Reads:
                 state=row.state,
                 receipt=json.loads(row.receipt) if row.receipt else None,
                 error_code=row.error_code,
+                worker=row.worker,
+                lease_until=row.lease_until,
+                updated_at=row.updated_at,
             )
             for row in rows
         ]

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from rulegen_dagster.domain.states import Stage, WorkState
 from rulegen_dagster.ledger.claims import not_terminal
 from rulegen_dagster.ledger.database import Database
-from rulegen_dagster.ledger.schema import transition, work_item
+from rulegen_dagster.ledger.schema import job, transition, work_item
 
 
 class Redrives:
@@ -35,6 +35,10 @@ class Redrives:
             conditions.append(work_item.c.item_key.in_(list(item_keys)))
         now = self._database.now
         with self._database.write() as connection:
+            # Whoever ends the job meanwhile would not see an item that is only now sent back to pending.
+            connection.execute(
+                sa.select(job.c.job_id).where(job.c.job_id == job_id).with_for_update(key_share=True)
+            ).all()
             redriven = sorted(
                 connection.execute(
                     sa.update(work_item)

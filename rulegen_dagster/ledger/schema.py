@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from sqlalchemy import CheckConstraint, Column, ForeignKey, ForeignKeyConstraint, Index, MetaData, Table, Text
 
 from rulegen_dagster.domain.clause import ClauseKind, ClauseRole
-from rulegen_dagster.domain.states import ActionState, AttemptOutcome, JobState, Stage, WorkState
+from rulegen_dagster.domain.states import ActionState, AttemptOutcome, JobState, Stage, Subject, WorkState
 
 metadata = MetaData(
     naming_convention={
@@ -256,4 +256,14 @@ transition = Table(
     Column("actor", Text, nullable=False),
     Column("at", Millis, nullable=False),
     CheckConstraint("subject IN ('job', 'work_item', 'action')", name="subject"),
+)
+
+# What the triggers admit, as data: each change of a state that is not listed here is refused. Written by migrations.
+allowed_transition = Table(
+    "allowed_transition",
+    metadata,
+    Column("subject", Text, primary_key=True),
+    Column("from_state", Text, primary_key=True),
+    Column("to_state", Text, primary_key=True),
+    CheckConstraint(_one_of("subject", Subject), name="subject"),
 )

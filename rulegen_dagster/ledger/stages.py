@@ -49,8 +49,11 @@ class Stages:
         """Create the parse item of a new job."""
         self._insert_items(connection, job_id, Stage.PARSE, [_document_item()])
 
-    def landed(self, connection: Connection, offers: Sequence[Offer], *, worker: str) -> None:
-        """Do what the accepted offers open: clauses and rule items, the next stage, or the action set."""
+    def landed(self, connection: Connection, offers: Sequence[Offer], *, worker: str) -> bool:
+        """Do what the accepted offers open: clauses and rule items, the next stage, or the action set.
+
+        Return whether a barrier was passed.
+        """
         for offer in offers:
             match offer.claim.key.stage:
                 case Stage.PARSE:
@@ -59,8 +62,10 @@ class Stages:
                     self._validated(connection, offer, worker)
                 case _:
                     pass
-        for job_id in sorted({offer.claim.key.job_id for offer in offers}):
-            self._advance(connection, job_id, worker)
+        passed = [
+            self._advance(connection, job_id, worker) for job_id in sorted({offer.claim.key.job_id for offer in offers})
+        ]
+        return any(passed)
 
     def _parsed(self, connection: Connection, offer: Offer, worker: str) -> None:
         parsed, job_id = offer.parsed, offer.claim.key.job_id
@@ -147,17 +152,19 @@ class Stages:
             action_set_digest=digest,
         )
 
-    def _advance(self, connection: Connection, job_id: int, worker: str) -> None:
+    def _advance(self, connection: Connection, job_id: int, worker: str) -> bool:
         # A stage without items is passed at once, so one completion may open more than one barrier.
+        passed = False
         while True:
             state = JobState(connection.execute(sa.select(job.c.state).where(job.c.job_id == job_id)).scalar_one())
             if state not in _BARRIERS:
-                return
+                return passed
             stage, next_state = _BARRIERS[state]
             if not self._is_complete(connection, job_id, stage):
-                return
+                return passed
             if not self._move_job(connection, job_id, state, next_state, cause=f"{stage}_complete", actor=worker):
-                return
+                return passed
+            passed = True
             if next_state is JobState.GENERATING_TESTS:
                 self._open_tests(connection, job_id)
             elif next_state is JobState.VALIDATING:

@@ -5,9 +5,13 @@ from contextlib import contextmanager
 
 from sqlalchemy.engine import Connection
 
+from rulegen_dagster.domain import failpoints
+from rulegen_dagster.domain.failpoints import Commit
 from rulegen_dagster.domain.retry import RetryDecision, RetryPolicy
+from rulegen_dagster.domain.states import Stage
 from rulegen_dagster.domain.work import Claim, FailedAttempt, Landing, Offer
 from rulegen_dagster.ledger.actions import Actions
+from rulegen_dagster.ledger.cancellations import Cancellations
 from rulegen_dagster.ledger.claims import Claimant, Claims, Scope
 from rulegen_dagster.ledger.completions import Completions
 from rulegen_dagster.ledger.database import Clock, Database, open_database
@@ -16,6 +20,12 @@ from rulegen_dagster.ledger.reads import Reads
 from rulegen_dagster.ledger.redrives import Redrives
 from rulegen_dagster.ledger.stages import Stages
 from rulegen_dagster.ledger.submissions import Submissions
+
+_COMMIT_OF_STAGE = {
+    Stage.PARSE: failpoints.DOCUMENT,
+    Stage.RETRIEVE: failpoints.DOCUMENT,
+    Stage.VALIDATE: failpoints.VALIDATION,
+}
 
 
 class Turn:
@@ -33,13 +43,15 @@ class Turn:
         claims: Claims,
         completions: Completions,
         stages: Stages,
+        commits: set[Commit],
     ) -> None:
-        """Made by `Ledger.turn`."""
+        """Made by `Ledger.turn`; `commits` is told what the turn commits."""
         self._connection = connection
         self._claimant = claimant
         self._claims = claims
         self._completions = completions
         self._stages = stages
+        self._commits = commits
         self._offers: list[Offer] = []
 
     def offer(self, offer: Offer) -> None:
@@ -59,18 +71,27 @@ class Turn:
         self._stages.lock(self._connection, (claim.key.job_id for claim in touched))
         landed = self._completions.complete(self._connection, offers, worker=worker)
         landed |= self._completions.fail(self._connection, failures, worker=worker)
-        self._stages.landed(self._connection, [offer for offer in offers if offer.claim.token in landed], worker=worker)
+        accepted = [offer for offer in offers if offer.claim.token in landed]
+        self._commits.update(_COMMIT_OF_STAGE.get(offer.claim.key.stage, failpoints.COMPLETION) for offer in accepted)
+        if failures:
+            self._commits.add(failpoints.FAILURE)
+        if self._stages.landed(self._connection, accepted, worker=worker):
+            self._commits.add(failpoints.BARRIER)
         return {claim.token: Landing.ACCEPTED if claim.token in landed else Landing.STALE for claim in touched}
 
     def renew(self, claims: Sequence[Claim]) -> frozenset[str]:
         """Extend the leases that still hold; a token that is missing from the result is lost."""
+        if claims:
+            self._commits.add(failpoints.RENEWAL)
         return self._claims.renew(self._connection, claims, lease_ms=self._claimant.lease_ms)
 
     def claim(self, scope: Scope, tokens: Sequence[str]) -> tuple[Claim, ...]:
         """Claim at most one item for each fresh token."""
         if not tokens:
             return ()
-        return self._claims.take(self._connection, scope, tokens=tokens, claimant=self._claimant)
+        taken = self._claims.take(self._connection, scope, tokens=tokens, claimant=self._claimant)
+        self._commits.update(failpoints.RECLAIM if claim.attempt > 1 else failpoints.CLAIM for claim in taken)
+        return taken
 
 
 class Ledger:
@@ -88,14 +109,23 @@ class Ledger:
         self._stages = Stages(database, attempt_limit=policy.max_attempts)
         self.submissions = Submissions(database, self._stages)
         self.actions = Actions(database)
+        self.cancellations = Cancellations(database)
         self.redrives = Redrives(database, attempt_limit=policy.max_attempts)
         self.reads = Reads(database)
 
     @contextmanager
     def turn(self, claimant: Claimant) -> Iterator[Turn]:
         """Open a turn; it commits when the block ends, and nothing of it happened if an error leaves the block."""
-        with self.database.write() as connection:
-            yield Turn(connection, claimant, claims=self._claims, completions=self._completions, stages=self._stages)
+        commits: set[Commit] = set()
+        with self.database.write(commits) as connection:
+            yield Turn(
+                connection,
+                claimant,
+                claims=self._claims,
+                completions=self._completions,
+                stages=self._stages,
+                commits=commits,
+            )
 
     def close(self) -> None:
         """Close every connection."""

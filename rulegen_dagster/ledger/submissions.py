@@ -1,14 +1,15 @@
 """Submissions: one job for one submission key and input, whoever asks and however often."""
 
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 
 from rulegen_dagster.domain.behaviour import Behaviour
 from rulegen_dagster.domain.errors import SubmissionConflictError, TenantNotFoundError
+from rulegen_dagster.domain.failpoints import INTAKE
 from rulegen_dagster.domain.identity import JobName, job_partition_key
 from rulegen_dagster.domain.states import JobState
 from rulegen_dagster.ledger.database import Database
@@ -79,7 +80,7 @@ class Submissions:
         `SubmissionConflictError` where the key is taken by another input.
         """
         now = self._database.now
-        with self._database.write() as connection:
+        with self._database.write([INTAKE]) as connection:
             _require_tenant(connection, request.name)
             inserted = connection.execute(
                 _insert(connection, submission)
@@ -183,5 +184,5 @@ def _predecessor(connection: Connection, request: Submission) -> int | None:
 
 
 def _insert(connection: Connection, table: sa.Table) -> Any:
-    # ON CONFLICT is spelled alike in both dialects but lives in two modules of SQLAlchemy.
-    return (sqlite if connection.dialect.name == "sqlite" else postgresql).insert(table)
+    # ON CONFLICT is spelled alike in both dialects but lives in two modules of SQLAlchemy, each slow to import.
+    return import_module(f"sqlalchemy.dialects.{connection.dialect.name}").insert(table)

@@ -1,3 +1,4 @@
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -25,14 +26,49 @@ def test_bytes_come_back_under_their_digest(store: BlobStore) -> None:
     assert store.get(digest) == b"a\x00b"
 
 
-def test_the_same_bytes_again_change_nothing(store: BlobStore, tmp_path: Path) -> None:
+def test_the_same_bytes_again_change_nothing_but_the_time_that_keeps_them(store: BlobStore, tmp_path: Path) -> None:
     store.put(b"x")
     (path,) = _files(tmp_path)
-    before = path.stat().st_mtime_ns
+    before = path.stat().st_ino
+    os.utime(path, (1_000, 1_000))
 
     store.put(b"x")
 
-    assert [(file, file.stat().st_mtime_ns) for file in _files(tmp_path)] == [(path, before)]
+    assert [(file, file.stat().st_ino, file.read_bytes()) for file in _files(tmp_path)] == [(path, before, b"x")]
+    assert path.stat().st_mtime > 1_000
+
+
+def test_a_listing_names_blobs_and_left_over_partial_files_alone(store: BlobStore, tmp_path: Path) -> None:
+    digest = store.put(b"abc")
+    folder = tmp_path / "blobs" / digest[:2]
+    (folder / f"{digest}.7-7.partial").write_bytes(b"a")
+    (folder / "notes.txt").touch()
+
+    found = {(file.digest, file.size) for file in store.files()}
+
+    assert found == {(digest, 3), (None, 1)}
+
+
+def test_a_blob_that_was_stored_again_meanwhile_is_not_discarded(store: BlobStore, tmp_path: Path) -> None:
+    digest = store.put(b"x")
+    os.utime(tmp_path / "blobs" / digest[:2] / digest, (1_000, 1_000))
+    (listed,) = store.files()
+    store.put(b"x")
+
+    discarded = store.discard(listed, unchanged_since=2_000_000)
+
+    assert not discarded
+    assert store.get(digest) == b"x"
+    assert [file.digest for file in store.files()] == [digest]
+
+
+def test_a_blob_that_another_collection_has_removed_is_not_counted_twice(store: BlobStore) -> None:
+    store.put(b"x")
+    (listed,) = store.files()
+
+    first, second = (store.discard(listed, unchanged_since=listed.modified_ms) for _ in range(2))
+
+    assert (first, second) == (True, False)
 
 
 def test_writers_that_race_with_the_same_bytes_leave_one_whole_blob(store: BlobStore, tmp_path: Path) -> None:
