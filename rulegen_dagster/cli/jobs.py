@@ -1,5 +1,6 @@
 """`run`, `submit`, `status`, `list`: jobs and how far they are."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +13,7 @@ from rulegen_dagster.cli.output import (
     out,
     plain,
     print_json,
+    recovery_line,
     reports_errors,
     runtime,
 )
@@ -148,6 +150,22 @@ def _line(opened: Runtime, job_id: int) -> dict[str, Any]:
     return {name: report[name] for name in ("job", "state", "reason", "rules", "provider_calls", "action_set")}
 
 
+def unused_calls_line(report: dict[str, Any]) -> str:
+    """Return one line on the calls that were paid for, or may have been, and not used."""
+    listed = report["unused_calls"]
+    outcomes = Counter(call["outcome"] for call in listed)
+    named = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
+    tokens = sum((call["tokens_in"] or 0) + (call["tokens_out"] or 0) for call in listed)
+    cost = sum(call["cost_micros"] or 0 for call in listed)
+    untold = sum(call["cost_micros"] is None for call in listed)
+    more = f" (the latest {len(listed)} of them)" if report["unused_calls_total"] > len(listed) else ""
+    cost_unknown = f", {untold} of unknown cost" if untold else ""
+    return (
+        f"paid or maybe paid, and not used: {report['unused_calls_total']} calls{more}: {named};"
+        f" {tokens} tokens, {cost / 1_000_000:.6f} known cost{cost_unknown}"
+    )
+
+
 def _show(report: dict[str, Any], json_output: bool) -> None:
     if json_output:
         print_json(report)
@@ -169,11 +187,14 @@ def _show(report: dict[str, Any], json_output: bool) -> None:
     for reason, count in report["abstained"].items():
         console.print(f"  no rule: {count} × {reason}")
     console.print(f"  provider calls: {report['calls_this_run']} now, {report['provider_calls']} in all")
+    if report["unused_calls_total"]:
+        console.print(plain(f"  {unused_calls_line(report)}"))
     for stage, counts in report["stages"].items():
         if sum(counts.values()):
             shown = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
             console.print(f"    {stage:<15} {shown}")
     console.print(plain(f"  {report['reason']}"))
+    console.print(plain(f"  {recovery_line(report['recovery'])}"))
     if report["published"]:
         console.print(plain(f"  published: {report['published']}"))
     elif report["state"] == "awaiting_confirmation":

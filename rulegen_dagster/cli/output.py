@@ -26,7 +26,15 @@ _P = ParamSpec("_P")
 
 def print_json(value: Any) -> None:
     """Print one JSON document on standard output; what could steer a terminal is escaped, in a way that JSON reads."""
-    text = json.dumps(value, indent=2, ensure_ascii=False)
+    _write_json(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_json_line(value: Any) -> None:
+    """Print one JSON document on a line of its own, as one of many; escaped like `print_json`."""
+    _write_json(json.dumps(value, ensure_ascii=False))
+
+
+def _write_json(text: str) -> None:
     safe = "".join(
         character if character.isprintable() or character == "\n" else json.dumps(character)[1:-1] for character in text
     )
@@ -47,6 +55,12 @@ def err() -> Console:
 def plain(text: str, style: str = "") -> Text:
     """Return untrusted text for a console: nothing in it is read as markup."""
     return Text(printable(text), style=style)
+
+
+def recovery_line(recovery: dict[str, Any]) -> str:
+    """Return a recovery decision, as reports hold it, on one line."""
+    short = {True: "Yes. ", False: "No. ", None: ""}[recovery["possible"]]
+    return f"{recovery['question']} {short}{recovery['answer']}"
 
 
 def not_blank(text: str) -> str:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from rulegen_dagster.domain.recovery import Recovery, recovery_of
 from rulegen_dagster.domain.rule import RuleOutput
 from rulegen_dagster.domain.states import (
     JOB_STATE_OF_STAGE,
@@ -13,11 +14,12 @@ from rulegen_dagster.domain.states import (
     WorkState,
 )
 from rulegen_dagster.domain.text import moment
-from rulegen_dagster.ledger.reads import ItemRecord, JobRecord
+from rulegen_dagster.ledger.reads import ActionRecord, ItemRecord, JobRecord
 from rulegen_dagster.providers.registry import label_of
 from rulegen_dagster.workflow.bundle import accepted_report, report_of
 from rulegen_dagster.workflow.publish import published_path
 from rulegen_dagster.workflow.runtime import Runtime
+from rulegen_dagster.workflow.unused import unused_calls_report
 
 _STAGE_OF_STATE = {state: stage for stage, state in JOB_STATE_OF_STAGE.items()}
 _SHOWN_STATES = (
@@ -33,12 +35,15 @@ _SHOWN_STATES = (
 class Reason:
     """Why a job stands where it stands: a code for machines, a sentence for people.
 
-    `next_at` is the time (ms on the ledger's clock) at which work goes on by itself, where there is one.
+    `next_at` is the time (ms on the ledger's clock) at which work goes on by itself, where there is one. `items` or
+    `action` are what the reason is about, the one that the sentence names first.
     """
 
     code: str
     text: str
     next_at: int | None = None
+    items: tuple[ItemRecord, ...] = ()
+    action: ActionRecord | None = None
 
 
 def reason_of(runtime: Runtime, job: JobRecord) -> Reason:
@@ -64,26 +69,28 @@ def reason_of(runtime: Runtime, job: JobRecord) -> Reason:
 
 def _stage_reason(stage: Stage, items: list[ItemRecord], now: int) -> Reason:
     failed = [item for item in items if item.state is WorkState.FAILED]
-    ready = [item for item in items if _is_ready(item, now)]
+    ready = [item for item in items if is_ready(item, now)]
     leased = [item for item in items if item.state is WorkState.RUNNING and (item.lease_until or 0) > now]
     waiting = [item for item in items if item.state is WorkState.WAITING and (item.next_attempt_at or 0) > now]
     if ready:
-        return Reason(code="ready", text=f"{_count(ready)} of {stage} can be claimed now", next_at=now)
+        return Reason(
+            code="ready", text=f"{_count(ready)} of {stage} can be claimed now", next_at=now, items=tuple(ready)
+        )
     if leased:
-        first = min(leased, key=lambda item: item.lease_until or 0)
+        leased.sort(key=lambda item: item.lease_until or 0)
         return Reason(
             code="leased",
-            text=f"{_count(leased)} of {stage} in flight; {first.key.item_key} is held by {first.worker},"
-            f" whose lease ends {moment(first.lease_until, now)}",
-            next_at=first.lease_until,
+            text=f"{_count(leased)} of {stage} in flight; {lease_of(leased[0], now)}",
+            next_at=leased[0].lease_until,
+            items=tuple(leased),
         )
     if waiting:
-        first = min(waiting, key=lambda item: item.next_attempt_at or 0)
+        waiting.sort(key=lambda item: item.next_attempt_at or 0)
         return Reason(
             code="retry_due",
-            text=f"{_count(waiting)} of {stage} wait for a retry; {first.key.item_key} is due"
-            f" {moment(first.next_attempt_at, now)} after {first.error_code}",
-            next_at=first.next_attempt_at,
+            text=f"{_count(waiting)} of {stage} wait for a retry; {retry_of(waiting[0], now)}",
+            next_at=waiting[0].next_attempt_at,
+            items=tuple(waiting),
         )
     if failed:
         named = ", ".join(f"{item.key.item_key} ({item.error_code})" for item in failed[:5])
@@ -91,6 +98,7 @@ def _stage_reason(stage: Stage, items: list[ItemRecord], now: int) -> Reason:
         return Reason(
             code="blocked",
             text=f"blocked: {_count(failed)} of {stage} failed: {named}{more}; mend the cause, then 'rulegen redrive'",
+            items=tuple(failed),
         )
     return Reason(code="advancing", text=f"{stage} is complete, the next stage opens", next_at=now)
 
@@ -102,9 +110,15 @@ def _publication_reason(runtime: Runtime, job: JobRecord) -> Reason:
                 code="publish_unknown",
                 text=f"the last try to {action.kind} ended in {action.error_code}; mend the cause, and the next"
                 " publisher looks at what is there and goes on",
+                action=action,
             )
         if action.state == ActionState.EXECUTING:
-            return Reason(code="publishing", text=f"a publisher holds the action {action.kind}, or was lost with it")
+            return Reason(
+                code="publishing",
+                text=f"a publisher holds the action {action.kind}, or was lost with it",
+                next_at=action.lease_until,
+                action=action,
+            )
     return Reason(code="confirmed", text="the action set is confirmed; the next publisher executes it")
 
 
@@ -117,7 +131,7 @@ def _validation_reason(runtime: Runtime, job: JobRecord) -> Reason:
             text=f"none of the {sum(report.get('abstained', {}).values())} normative clauses gave a rule"
             f" ({listed or 'there is no normative clause'}); reject the job, or submit another text",
         )
-    failures = [f for clause in report.get("clauses", []) for f in clause["failures"]] + report.get("failures", [])
+    failures = failures_of(report)
     first = failures[0] if failures else {"code": "unknown", "path": "", "message": ""}
     return Reason(
         code="validation_failed",
@@ -140,9 +154,11 @@ def status_report(runtime: Runtime, job: JobRecord) -> dict[str, Any]:
         "state": job.state.value,
         "reason": reason.text,
         "reason_code": reason.code,
-        "stages": {stage.value: {state.value: counts[stage][state] for state in _SHOWN_STATES} for stage in Stage},
+        "recovery": recovery_report(recovery_of(job.state)),
+        "stages": {stage.value: _shown_counts(counts[stage]) for stage in Stage},
         "provider_calls": runtime.ledger.reads.provider_calls(job.job_id),
         "calls_this_run": runtime.ledger.reads.provider_calls(job.job_id, worker=runtime.worker),
+        **unused_calls_report(runtime, job.job_id),
         "action_set": job.action_set_digest,
         "published": str(published) if published else None,
         "provider": job.behaviour["provider"],
@@ -151,6 +167,19 @@ def status_report(runtime: Runtime, job: JobRecord) -> dict[str, Any]:
         "predecessor": str(job.predecessor) if job.predecessor else None,
         **_extraction_report(runtime, job),
     }
+
+
+def recovery_report(recovery: Recovery) -> dict[str, Any]:
+    """Return a recovery decision as plain data."""
+    return {"question": recovery.question, "possible": recovery.possible, "answer": recovery.answer}
+
+
+def _shown_counts(counts: dict[WorkState, int]) -> dict[str, int]:
+    shown = {state.value: counts[state] for state in _SHOWN_STATES}
+    # Items are cancelled with their job alone; the report of any other job has no use for the word.
+    if counts[WorkState.CANCELLED]:
+        shown[WorkState.CANCELLED.value] = counts[WorkState.CANCELLED]
+    return shown
 
 
 def _extraction_report(runtime: Runtime, job: JobRecord) -> dict[str, Any]:
@@ -175,7 +204,23 @@ def _extraction_report(runtime: Runtime, job: JobRecord) -> dict[str, Any]:
     }
 
 
-def _is_ready(item: ItemRecord, now: int) -> bool:
+def failures_of(report: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return every failure of a validation report: those of the clauses in document order, then the ruleset's."""
+    return [f for clause in report.get("clauses", []) for f in clause["failures"]] + list(report.get("failures", []))
+
+
+def lease_of(item: ItemRecord, now: int) -> str:
+    """Say who holds an item, and until when."""
+    return f"{item.key.item_key} is held by {item.worker}, whose lease ends {moment(item.lease_until, now)}"
+
+
+def retry_of(item: ItemRecord, now: int) -> str:
+    """Say when an item's retry is due, and after what."""
+    return f"{item.key.item_key} is due {moment(item.next_attempt_at, now)} after {item.error_code}"
+
+
+def is_ready(item: ItemRecord, now: int) -> bool:
+    """Return whether an item can be claimed: pending, a retry that is due, or a lease that has passed."""
     match item.state:
         case WorkState.PENDING:
             return True
