@@ -40,7 +40,8 @@ CRASH_EXIT_CODE = 14
 class Step(BaseModel):
     """What one call does: wait `delay_ms`, then answer, fail or end the process.
 
-    `timeout` is a call whose outcome is unknown; with `then: crash` the process ends before anybody records it.
+    `timeout` is a call whose outcome is unknown; with `then: crash` the process ends before anybody records it. An
+    answer says what it used by `tokens_in`, `tokens_out` and `cost_micros`.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -52,6 +53,9 @@ class Step(BaseModel):
     draft: dict[str, Any] | str | None = None
     then: Literal["crash"] | None = None
     exit_code: Annotated[int, Field(ge=1, le=125)] = CRASH_EXIT_CODE
+    tokens_in: Annotated[int, Field(ge=0)] | None = None
+    tokens_out: Annotated[int, Field(ge=0)] | None = None
+    cost_micros: Annotated[int, Field(ge=0)] | None = None
 
 
 def _shorthand(value: Any) -> Any:
@@ -126,18 +130,25 @@ class ScriptedProvider:
             case "error":
                 raise _error(step)
             case "malformed":
-                return self._reply('{"rules": [{"quote": ')
+                return self._reply('{"rules": [{"quote": ', step)
             case _:
                 return await self._answer(step, request)
 
     async def _answer(self, step: Step, request: ProviderRequest) -> ProviderReply:
         if step.draft is None:
             reply = await self._pattern.call(request)
-            return self._reply(reply.draft)
-        return self._reply(step.draft if isinstance(step.draft, str) else json.dumps(step.draft, ensure_ascii=False))
+            return self._reply(reply.draft, step)
+        draft = step.draft if isinstance(step.draft, str) else json.dumps(step.draft, ensure_ascii=False)
+        return self._reply(draft, step)
 
-    def _reply(self, draft: str) -> ProviderReply:
-        return ProviderReply(draft=draft, model_id=self.identity.model_id)
+    def _reply(self, draft: str, step: Step) -> ProviderReply:
+        return ProviderReply(
+            draft=draft,
+            model_id=self.identity.model_id,
+            tokens_in=step.tokens_in,
+            tokens_out=step.tokens_out,
+            cost_micros=step.cost_micros,
+        )
 
     def _write_journal(self, request: ProviderRequest, step: Step) -> None:
         if self._script.journal is not None:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Hashable, Iterator
+from functools import lru_cache
 from importlib.resources import files
 from typing import Any, Final
 
@@ -26,6 +27,8 @@ def load_vocabulary(name: str) -> Vocabulary:
     return parse_vocabulary(pack.read_text(encoding="utf-8"), name=name)
 
 
+# A process reads the same pack for every job and every stage; a vocabulary is frozen, and its text is the cache's key.
+@lru_cache(maxsize=8)
 def parse_vocabulary(text: str, *, name: str) -> Vocabulary:
     """Return the vocabulary of a pack's YAML text; `name` is the name of its file."""
     try:

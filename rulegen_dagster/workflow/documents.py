@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from rulegen_dagster.domain.errors import InputError, LedgerError, RulegenError
+from rulegen_dagster.domain.failpoints import Failpoint, reach
 from rulegen_dagster.domain.retry import decide_retry
 from rulegen_dagster.domain.states import JOB_STATE_OF_STAGE, AttemptOutcome, JobState, Stage, WorkState
 from rulegen_dagster.domain.text import moment
@@ -54,7 +55,9 @@ def prepare(runtime: Runtime, job_id: int, stage: Stage) -> Offer | Reused | Not
     (claim,) = claims
     try:
         with _renewed(runtime, claim):
-            return _HANDLERS[stage](runtime, claim)
+            made = _HANDLERS[stage](runtime, claim)
+            reach(Failpoint.DOCUMENT_MADE)
+            return made
     except RulegenError as error:
         outcome = AttemptOutcome.PERMANENT if isinstance(error, InputError) else AttemptOutcome.RETRYABLE
         failed = FailedAttempt(claim=claim, outcome=outcome, error_code=error.code, message=error.message)

@@ -44,7 +44,8 @@ def drive(
             # Whoever moved it, this process or another: what was read of the job is out of date.
             continue
         reason = reason_of(runtime, job)
-        if reason.next_at is None:
+        # A publisher's lease is not waited for here: publishing is the caller's, and finds a lost publisher by itself.
+        if reason.next_at is None or job.state is JobState.EXECUTING:
             return job
         on_wait(reason)
         pause = (reason.next_at - runtime.ledger.reads.now()) / 1000

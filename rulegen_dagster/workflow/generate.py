@@ -14,6 +14,7 @@ from rulegen_dagster.domain.errors import (
     ProviderRateLimitedError,
     ProviderRetryableError,
 )
+from rulegen_dagster.domain.failpoints import Failpoint, reach
 from rulegen_dagster.domain.rule import OUTPUT_SCHEMA_VERSION, NoRuleDraft, RuleOutput, SuiteOutput
 from rulegen_dagster.domain.states import AttemptOutcome, Stage, WorkState
 from rulegen_dagster.domain.text import printable
@@ -145,7 +146,9 @@ async def _call(provider: Provider, request: ProviderRequest, claim: Claim) -> O
         )
 
     try:
+        reach(Failpoint.PROVIDER_BEFORE_CALL)
         reply = await asyncio.wait_for(provider.call(request), request.timeout_ms / 1000)
+        reach(Failpoint.PROVIDER_AFTER_ANSWER)
     except ProviderRateLimitedError as error:
         limited = failed(AttemptOutcome.RATE_LIMITED, error.code, error.message)
         return FailedAttempt(**{**vars(limited), "retry_after_ms": error.retry_after_ms})

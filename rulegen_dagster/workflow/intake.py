@@ -10,6 +10,7 @@ from pathlib import Path
 from rulegen_dagster.domain.behaviour import PIPELINE_REVISION, RETRIEVAL_INDEX, VALIDATION_POLICY, Behaviour
 from rulegen_dagster.domain.canonical import digest_of, sha256_hex
 from rulegen_dagster.domain.errors import SpecError
+from rulegen_dagster.domain.failpoints import Failpoint, reach
 from rulegen_dagster.domain.identity import (
     DEFAULT_TENANT,
     JobName,
@@ -77,6 +78,7 @@ def submit_upload(runtime: Runtime, data: bytes, file_name: str, *, tenant: str,
     )
     runtime.ledger.submissions.check(name, digest)
     runtime.blobs.put(data)
+    reach(Failpoint.INTAKE_BLOB_STORED)
     accepted = runtime.ledger.submissions.submit(request, actor=actor)
     return Intake(job=runtime.ledger.reads.job_by_id(accepted.job_id), existing=accepted.existing)
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from rulegen_dagster.domain.canonical import canonical_json, sha256_hex
 from rulegen_dagster.domain.errors import PublishError
+from rulegen_dagster.domain.failpoints import Failpoint, reach
 from rulegen_dagster.domain.states import ActionState, JobState
 from rulegen_dagster.ledger.actions import ActionClaim, Decision
 from rulegen_dagster.ledger.reads import JobRecord
@@ -28,6 +29,8 @@ CONFIRMATION = "confirmation.json"
 LEASED, STALE = "leased", "stale"
 _HELD = frozenset({LEASED, STALE})
 _POLL_S = 0.2
+_TAKEN_OVER = "another publisher took the action over; it finishes it"
+_PARTIAL = ".partial"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +73,9 @@ def publish(runtime: Runtime, job: JobRecord) -> Published | NothingToPublish:
             _write(runtime, job, claim, decision, target)
         manifest_digest = verify_bundle(target, claim.action_set_digest, confirmed=_confirmed_files(claim))
     except (OSError, PublishError) as error:
-        runtime.ledger.actions.release(claim, error_code="publish_failed", actor=runtime.worker)
+        if not runtime.ledger.actions.release(claim, error_code="publish_failed", actor=runtime.worker):
+            # Whoever took the action over swept this publisher's unfinished bundle away: that is no failure.
+            return NothingToPublish(code=STALE, reason=_TAKEN_OVER)
         if isinstance(error, PublishError):
             raise
         raise PublishError(f"the bundle cannot be written: {error.strerror}") from error
@@ -78,7 +83,7 @@ def publish(runtime: Runtime, job: JobRecord) -> Published | NothingToPublish:
         {"path": str(target.relative_to(runtime.settings.published_path)), "manifest_sha256": manifest_digest}
     )
     if not runtime.ledger.actions.finish(claim, receipt=receipt_text, actor=runtime.worker):
-        return NothingToPublish(code=STALE, reason="another publisher took the action over; it finishes it")
+        return NothingToPublish(code=STALE, reason=_TAKEN_OVER)
     return Published(path=target, manifest_digest=manifest_digest, reused=reused)
 
 
@@ -125,6 +130,17 @@ def verify_bundle(path: Path, action_set_digest: str, *, confirmed: Mapping[str,
     return sha256_hex(manifest_bytes)
 
 
+def left_over_folders(root: Path) -> list[Path]:
+    """Return the unfinished bundles below the folder of published ones: being written, or left by a lost publisher."""
+    found = root.glob(f"*/*/.*{_PARTIAL}")
+    return sorted(folder for folder in found if folder.is_dir() and not folder.is_symlink())
+
+
+def token_of(left_over: Path) -> str:
+    """Return the token of the claim that an unfinished bundle belongs to."""
+    return left_over.name.removesuffix(_PARTIAL).rsplit(".", 1)[-1]
+
+
 def _confirmed_files(claim: ActionClaim) -> dict[str, str]:
     files: dict[str, str] = json.loads(claim.content)["files"]
     return files
@@ -159,9 +175,9 @@ def _write(runtime: Runtime, job: JobRecord, claim: ActionClaim, decision: Decis
 
 def _place(files: dict[str, bytes], target: Path, token: str) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    for left_over in target.parent.glob(f".{target.name}.*.partial"):
+    for left_over in target.parent.glob(f".{target.name}.*{_PARTIAL}"):
         shutil.rmtree(left_over, ignore_errors=True)
-    partial = target.parent / f".{target.name}.{token}.partial"
+    partial = target.parent / f".{target.name}.{token}{_PARTIAL}"
     partial.mkdir()
     for name, data in files.items():
         path = partial / name
@@ -170,7 +186,9 @@ def _place(files: dict[str, bytes], target: Path, token: str) -> None:
             file.flush()
             os.fsync(file.fileno())
         path.chmod(0o444)
+        reach(Failpoint.BUNDLE_FILE_WRITTEN)
     _sync_folder(partial)
+    reach(Failpoint.BUNDLE_WRITTEN)
     try:
         partial.rename(target)
     except OSError as error:
@@ -178,6 +196,7 @@ def _place(files: dict[str, bytes], target: Path, token: str) -> None:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
         shutil.rmtree(partial, ignore_errors=True)
+    reach(Failpoint.BUNDLE_RENAMED)
     _sync_folder(target.parent)
 
 

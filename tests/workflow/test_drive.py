@@ -16,6 +16,7 @@ from rulegen_dagster.workflow.drive import GENERATING_STAGES, drive, generate
 from rulegen_dagster.workflow.explain import Reason, reason_of, status_report
 from rulegen_dagster.workflow.runtime import Runtime
 from tests.workflow.conftest import (
+    OTHER,
     Recorder,
     claim_items,
     finish,
@@ -118,6 +119,17 @@ def test_a_document_stage_that_another_worker_holds_is_waited_for(
 
     assert ended.state is JobState.AWAITING_CONFIRMATION
     assert {reason.code for reason in waits} == {"leased"}
+
+
+def test_a_job_that_a_publisher_holds_is_left_to_it(local_runtime: Runtime) -> None:
+    job = finish(local_runtime, submit(local_runtime, policy(2)))
+    actions = local_runtime.ledger.actions
+    actions.confirm(job.job_id, str(job.action_set_digest), actor="test")
+    actions.claim(job.job_id, token=local_runtime.tokens(), claimant=OTHER)
+
+    left = finish(local_runtime, job)
+
+    assert left.state is JobState.EXECUTING
 
 
 def test_a_failed_item_blocks_the_job_and_keeps_the_outputs_of_its_siblings(

@@ -1,0 +1,174 @@
+"""Chaos: its points are all reached, it finds nothing here, and it does find a guard that is broken."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rulegen_dagster.domain import failpoints
+from rulegen_dagster.domain.failpoints import Failpoint
+from rulegen_dagster.workflow.chaos_invariants import Evidence, check
+from rulegen_dagster.workflow.chaos_job import TENANT, Scene, SharedClock, complete, ending, snapshot
+from rulegen_dagster.workflow.chaos_plan import SLOW_CALL_MS, SLOW_POINTS, Kind, plan
+from tests.acceptance.processes import Rulegen
+from tests.conftest import PROJECT
+
+FEW_POINTS = (
+    Failpoint.INTAKE_BEFORE_COMMIT,
+    Failpoint.FAILURE_BEFORE_COMMIT,
+    Failpoint.BARRIER_BEFORE_COMMIT,
+    Failpoint.BUNDLE_WRITTEN,
+    Failpoint.RECEIPT_BEFORE_COMMIT,
+)
+
+
+@pytest.fixture(autouse=True)
+def unarmed() -> Iterator[None]:
+    yield
+    failpoints.disarm()
+
+
+@pytest.fixture
+def scene(ledger_url: str, tmp_path: Path) -> Scene:
+    return Scene(url=ledger_url, home=tmp_path / "run", key="k", clock=SharedClock(10_000))
+
+
+def _reached(scene: Scene) -> set[Failpoint]:
+    scene.prepare()
+    runtime = scene.open()
+    runtime.ledger.submissions.add_tenant(TENANT)
+    counts = failpoints.record()
+    complete(scene, runtime)
+    failpoints.disarm()
+    runtime.close()
+    return set(counts)
+
+
+def _undisturbed(scene: Scene) -> Evidence:
+    """Run the job without a failure, and gather what chaos would gather."""
+    scene.prepare()
+    runtime = scene.open()
+    runtime.ledger.submissions.add_tenant(TENANT)
+    job = complete(scene, runtime)
+    after = snapshot(scene, runtime)
+    evidence = Evidence(
+        before=(),
+        frozen=(),
+        after=after,
+        calls=scene.calls(),
+        ending=ending(scene, runtime, job),
+        bystander=("same", "same"),
+        killed=False,
+    )
+    runtime.close()
+    return evidence
+
+
+def _broken(evidence: Evidence) -> set[int]:
+    return {violation.invariant for violation in check(evidence)}
+
+
+def _guarded(database: str, *arguments: str) -> dict[str, Any]:
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.workflow.token_blind_guard", database, *arguments],
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    report: dict[str, Any] = json.loads(ended.stdout)
+    return report
+
+
+def test_the_job_reaches_every_failpoint(scene: Scene) -> None:
+    quick = _reached(scene)
+    slow = _reached(replace(scene, home=scene.home.with_name("slow"), key="slow", delay_ms=SLOW_CALL_MS))
+
+    assert quick >= set(Failpoint) - SLOW_POINTS
+    assert slow >= SLOW_POINTS
+
+
+def test_a_job_that_nothing_disturbed_breaks_no_invariant(scene: Scene) -> None:
+    evidence = _undisturbed(scene)
+
+    violations = check(evidence)
+
+    assert violations == []
+
+
+def test_the_checks_see_what_they_are_there_for(scene: Scene) -> None:
+    evidence = _undisturbed(scene)
+    after = evidence.after
+
+    def with_rows(**tables: list[dict[str, Any]]) -> Evidence:
+        return replace(evidence, after=replace(after, rows={**after.rows, **tables}))
+
+    attempts, log = after.rows["attempt"], after.rows["transition"]
+    stale = [{**row, "outcome": "stale"} if row["outcome"] == "accepted" else row for row in attempts]
+    misnamed = [{**row, "error_code": "ledger_unavailable"} if row["error_code"] else row for row in attempts]
+    again = [*log, {**log[-1], "subject": "job", "from_state": "completed", "to_state": "executing"}]
+    held = [{**row, "state": "running", "token": "lost"} for row in after.rows["work_item"]]
+
+    assert 1 in _broken(with_rows(attempt=stale))
+    assert 2 in _broken(replace(evidence, calls=[*evidence.calls, evidence.calls[0]]))
+    assert 2 in _broken(replace(evidence, before=(replace(after, calls=0),), killed=True))
+    assert 4 in _broken(with_rows(transition=again))
+    assert 5 in _broken(with_rows(work_item=after.rows["work_item"][:-1]))
+    lost = replace(after, rows={**after.rows, "work_item": held}, calls=len(evidence.calls))
+    assert 6 in _broken(replace(evidence, before=(lost,), killed=True))
+    assert 7 in _broken(replace(evidence, ending=replace(evidence.ending, same_job=False)))
+    assert 8 in _broken(with_rows(behaviour=[{**after.rows["behaviour"][0], "content": "{}"}]))
+    assert 9 in _broken(replace(evidence, bystander=("same", "changed")))
+    assert 10 in _broken(replace(evidence, ending=replace(evidence.ending, bundles=("one", "two"))))
+    assert 11 in _broken(with_rows(attempt=misnamed))
+    assert 12 in _broken(replace(evidence, before=(replace(after, reason=None, calls=len(evidence.calls)),)))
+
+
+def test_the_random_runs_are_the_same_for_the_same_seed() -> None:
+    random_runs = [[run for run in plan((), {}, seed) if run.kind is Kind.RANDOM] for seed in (7, 7, 8)]
+
+    assert random_runs[0] == random_runs[1] != random_runs[2]
+    assert list(plan((), {}, None)) == []
+
+
+@pytest.mark.acceptance
+def test_a_few_points_are_survived_by_real_processes(ledger_url: str, tmp_path: Path) -> None:
+    points = [f"--point={point}" for point in FEW_POINTS]
+    rulegen = Rulegen(home=tmp_path / "home")
+
+    ended = rulegen.run("chaos", "--database", ledger_url, *points, "--json")
+
+    assert (ended.exit_code, ended.stderr) == (0, ""), ended.stdout
+    report = ended.document
+    assert (report["points"], report["violations"], report["folder"]) == (len(FEW_POINTS), [], None)
+    assert report["runs"] == report["kills"] + report["stops"] > len(FEW_POINTS)
+    assert not rulegen.home.exists()
+
+
+@pytest.mark.acceptance
+def test_a_ledger_that_holds_jobs_of_others_is_left_alone(
+    ledger_url: str, tmp_path: Path, example_policy: Path
+) -> None:
+    rulegen = Rulegen(home=tmp_path / "home", variables={"RULEGEN_DATABASE_URL": ledger_url})
+    rulegen.run("submit", str(example_policy))
+
+    ended = rulegen.run("chaos", "--database", ledger_url, "--json")
+
+    assert (ended.exit_code, ended.document["error"]["code"]) == (1, "ledger_in_use")
+    assert len(rulegen.run("list", "--json").document["jobs"]) == 1
+
+
+@pytest.mark.acceptance
+def test_a_guard_that_does_not_look_at_the_token_is_found(ledger_url: str) -> None:
+    blind = _guarded(ledger_url)
+    intact = _guarded(ledger_url, "intact")
+
+    assert 1 in {violation["invariant"] for violation in blind["violations"]}
+    assert (intact["stops"], intact["violations"]) == (2, [])
