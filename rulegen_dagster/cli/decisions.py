@@ -1,4 +1,4 @@
-"""`review`, `confirm`, `reject`, `redrive`: what a person decides."""
+"""`review`, `confirm`, `reject`, `cancel`, `redrive`: what a person decides."""
 
 import json
 from typing import Annotated, Any
@@ -100,6 +100,38 @@ def reject(
             print_json(report)
             return
         out().print(plain(f"{report['job']} is rejected: {report['reason']}"))
+
+
+@reports_errors
+def cancel(
+    job: JobArgument,
+    reason: Annotated[str, typer.Option("--reason", help="Why; kept with the job.", callback=not_blank)],
+    tenant: TenantOption = DEFAULT_TENANT,
+    json_output: JsonFlag = False,
+) -> None:
+    """Cancel a job wherever it stands; what is accepted is kept, and nothing more of it is called or accepted.
+
+    Calls in flight, in any process, are ended within a second. A job that has ended, or whose publication was begun,
+    cannot be cancelled.
+
+    \b
+    Examples:
+      rulegen cancel travel-2027 --reason "the wrong edition was uploaded"
+      rulegen cancel travel-2027 --tenant acme --reason "superseded" --json
+    """
+    with runtime() as opened:
+        found = opened.ledger.reads.job(JobName.parse(job, tenant=tenant))
+        cancelled = opened.ledger.cancellations.cancel(found.job_id, actor=actor(), reason=reason[:500])
+        report = {
+            **status_report(opened, found),
+            "cancelled_items": cancelled.items,
+            "cancelled_in_flight": cancelled.in_flight,
+        }
+        if json_output:
+            print_json(report)
+            return
+        out().print(plain(f"{report['job']} is cancelled: {reason[:500]}"))
+        out().print(f"  {cancelled.items} unfinished items ended, {cancelled.in_flight} of them in flight")
 
 
 @reports_errors

@@ -3,7 +3,8 @@
 A turn commits every completion and failure that is ready, renews leases, and claims items for the free slots. Each
 write in it is conditional by itself, and an item's slot is free again only once its completion is committed. Calls
 run outside any transaction. The engine ends when nothing that it may claim is left; it never waits for a due time or
-for somebody else's lease.
+for somebody else's lease. Twice a second it looks which items in flight are still its own, and ends the calls of those
+that were cancelled or taken over.
 """
 
 import asyncio
@@ -21,6 +22,10 @@ from rulegen_dagster.workflow.runtime import Runtime
 
 LEDGER_TRIES = 6
 LEDGER_PAUSE_S = 0.1
+GROUPS = 3
+SMALLEST_GROUP = 8
+LOOK_EVERY_S = 0.5
+"""How often an engine looks whether the items in flight are still its own."""
 
 Attempt = Callable[[Claim], Awaitable[Offer | FailedAttempt]]
 Accept = Callable[[Turn, Offer], None]
@@ -76,6 +81,9 @@ class Engine:
         self._runtime = runtime
         self._attempt = attempt
         self._slots = slots
+        # Calls that begin in one turn and take equally long end in one too, and each slot would wait for the commit of
+        # all. A writer that was idle therefore takes a part of them; one that is behind takes whatever there is.
+        self._group = max(SMALLEST_GROUP, slots // GROUPS)
         self._observe = observe
         self._accept = accept
         self._finished: list[Offer | FailedAttempt] = []
@@ -92,12 +100,16 @@ class Engine:
         """
         renew_every = self._runtime.settings.lease_ms / 3000
         loop = asyncio.get_running_loop()
-        next_renewal = loop.time() + renew_every
-        may_claim = True
+        next_renewal, next_look = loop.time() + renew_every, loop.time() + LOOK_EVERY_S
+        may_claim, idle = True, False
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="ledger-writer") as writer:
             try:
                 while True:
-                    finished = self._take_finished()
+                    if self._in_flight and loop.time() >= next_look:
+                        may_claim |= await self._drop_withdrawn(writer)
+                        next_look = loop.time() + LOOK_EVERY_S
+                    finished = self._take_finished(at_most=self._group if idle else self._slots)
+                    idle = False
                     renewing = bool(self._in_flight) and loop.time() >= next_renewal
                     free = self._slots - len(self._in_flight)
                     wanted = free if (may_claim or finished) and self._defect is None else 0
@@ -114,8 +126,11 @@ class Engine:
                             self._observe(outcome)
                         # A lost item may be free by now; it is this engine's work as much as anybody's.
                         may_claim = bool(committed.lost) or (bool(wanted) and len(committed.claims) == wanted)
+                        # Calls that end at once share the next transaction.
+                        await asyncio.sleep(0)
                     elif self._in_flight:
-                        await self._wait(next_renewal - loop.time())
+                        await self._wait(min(next_renewal, next_look) - loop.time())
+                        idle = True
                     elif self._defect is not None:
                         raise self._defect
                     else:
@@ -138,15 +153,29 @@ class Engine:
         finally:
             self._wake.set()
 
+    async def _drop_withdrawn(self, writer: ThreadPoolExecutor) -> bool:
+        """End the calls whose items were taken away: the job was cancelled, or another worker took over."""
+        held = tuple(self._in_flight.values())
+        look = self._runtime.ledger.cancellations.withdrawn
+        try:
+            withdrawn = await asyncio.get_running_loop().run_in_executor(writer, look, held)
+        except LedgerError:
+            # Whoever commits next deals with an outage.
+            return False
+        for claim in held:
+            if claim.token in withdrawn:
+                self._forget(claim)
+        return bool(withdrawn)
+
     def _forget(self, claim: Claim) -> None:
-        """Drop a call whose lease could not be renewed: its item has another owner, or soon will."""
+        """Drop a call whose claim is gone: its item has ended, or has another owner, or soon will."""
         self._in_flight.pop(claim.token, None)
         call = self._calls.pop(claim.token, None)
         if call is not None:
             call.cancel()
 
-    def _take_finished(self) -> tuple[Offer | FailedAttempt, ...]:
-        finished, self._finished = tuple(self._finished), []
+    def _take_finished(self, *, at_most: int) -> tuple[Offer | FailedAttempt, ...]:
+        finished, self._finished = tuple(self._finished[:at_most]), self._finished[at_most:]
         for result in finished:
             self._in_flight.pop(result.claim.token, None)
             self._calls.pop(result.claim.token, None)

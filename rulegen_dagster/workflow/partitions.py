@@ -221,6 +221,8 @@ def _left_over(
 
 def _why(runtime: Runtime, stage: Stage, item: ItemRecord | None, job_id: int) -> tuple[KeyState, str]:
     job = runtime.ledger.reads.job_by_id(job_id)
+    if job.state in RETIRED_STATES:
+        return KeyState.BLOCKED, f"the job is {job.state}: {job.end_reason or 'no reason was given'}"
     if item is None or (item.state is not WorkState.FAILED and job.state is not JOB_STATE_OF_STAGE[stage]):
         return KeyState.BLOCKED, f"the job is {job.state}; {stage} begins when every earlier item is accepted"
     match item.state:

@@ -93,11 +93,14 @@ def test_a_job_that_is_not_ready_cannot_be_confirmed(rulegen: Command, policy_fi
     assert (result.exit_code, document(result)["error"]["code"]) == (1, "wrong_state")
 
 
-@pytest.mark.parametrize("verb", ["review", "reject", "redrive", "confirm"])
+@pytest.mark.parametrize("verb", ["review", "reject", "cancel", "redrive", "confirm"])
 def test_a_job_that_does_not_exist_is_named(rulegen: Command, verb: str) -> None:
-    more = {"reject": ["--reason", "x"], "redrive": ["--reason", "x"], "confirm": ["--action-set", "0" * 64]}.get(
-        verb, []
-    )
+    more = {
+        "reject": ["--reason", "x"],
+        "cancel": ["--reason", "x"],
+        "redrive": ["--reason", "x"],
+        "confirm": ["--action-set", "0" * 64],
+    }.get(verb, [])
 
     result = rulegen(verb, "nope", *more, "--json")
 
@@ -123,3 +126,45 @@ def test_a_reason_that_is_not_text_is_refused(rulegen: Command, waiting: dict[st
 
     assert (result.exit_code, document(result)["error"]["code"]) == (1, "ledger_refused")
     assert document(rulegen("status", "k", "--json"))["state"] == waiting["state"]
+
+
+def test_a_cancellation_ends_a_job_wherever_it_stands(rulegen: Command, policy_file: Path) -> None:
+    rulegen("submit", str(policy_file), "--key", "k")
+
+    result = rulegen("cancel", "k", "--reason", "the wrong edition", "--json")
+    again = rulegen("cancel", "k", "--reason", "again", "--json")
+    run = rulegen("run", str(policy_file), "--key", "k", "--json")
+
+    report = document(result)
+    assert (result.exit_code, report["state"], report["cancelled_items"]) == (0, "cancelled", 1)
+    assert (report["cancelled_in_flight"], report["stages"]["parse"]["cancelled"]) == (0, 1)
+    assert "the wrong edition" in report["reason"]
+    assert (again.exit_code, document(again)["error"]["code"]) == (1, "wrong_state")
+    assert (run.exit_code, document(run)["calls_this_run"]) == (1, 0)
+
+
+def test_a_cancellation_for_people_says_what_ended(rulegen: Command, policy_file: Path) -> None:
+    rulegen("submit", str(policy_file), "--key", "k")
+
+    result = rulegen("cancel", "k", "--reason", "the wrong edition")
+
+    assert "default/k is cancelled: the wrong edition" in result.stdout
+    assert "1 unfinished items ended, 0 of them in flight" in result.stdout
+
+
+def test_a_cancellation_needs_a_reason_and_shows_an_example(rulegen: Command) -> None:
+    without = rulegen("cancel", "k")
+    blank = rulegen("cancel", "k", "--reason", " ")
+    shown = rulegen("cancel", "--help")
+
+    assert (without.exit_code, blank.exit_code, shown.exit_code) == (2, 2, 0)
+    assert "rulegen cancel travel-2027 --reason" in shown.stdout
+
+
+def test_a_published_job_is_not_cancelled(rulegen: Command, waiting: dict[str, Any]) -> None:
+    rulegen("confirm", "k", "--action-set", waiting["action_set"], "--publish")
+
+    result = rulegen("cancel", "k", "--reason", "too late", "--json")
+
+    assert (result.exit_code, document(result)["error"]["code"]) == (1, "wrong_state")
+    assert document(rulegen("status", "k", "--json"))["state"] == "completed"

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from rulegen_dagster.ledger.migrate import HEAD
 from tests.cli.conftest import Command, document
 
 CHECKS = ["python", "dagster", "sqlite", "ledger", "blobs", "provider", "vocabulary", "evaluators"]
@@ -81,8 +82,8 @@ def test_a_migration_makes_a_ledger_and_has_then_nothing_to_do(rulegen: Command,
     first = document(rulegen("migrate", "--json"))
     second = document(rulegen("migrate", "--json"))
 
-    assert first == {"before": None, "after": "0001", "changed": True}
-    assert second == {"before": "0001", "after": "0001", "changed": False}
+    assert first == {"before": None, "after": HEAD, "changed": True}
+    assert second == {"before": HEAD, "after": HEAD, "changed": False}
 
 
 def test_a_ledger_of_another_release_is_refused_with_the_command_that_mends_it(rulegen: Command, home: Path) -> None:
