@@ -5,7 +5,7 @@ import sys
 
 import typer
 
-from rulegen_dagster.cli import decisions, demo, jobs, operate
+from rulegen_dagster.cli import bench, chaos, decisions, demo, inspect, jobs, operate
 
 app = typer.Typer(
     name="rulegen",
@@ -19,12 +19,18 @@ app.command("run")(jobs.run)
 app.command("submit")(jobs.submit)
 app.command("status")(jobs.status)
 app.command("list")(jobs.list_jobs)
+app.command("why")(inspect.why)
+app.command("events")(inspect.events)
 app.command("review")(decisions.review)
 app.command("confirm")(decisions.confirm)
 app.command("reject")(decisions.reject)
+app.command("cancel")(decisions.cancel)
 app.command("redrive")(decisions.redrive)
 app.add_typer(demo.app, name="demo")
+app.command("bench")(bench.bench)
+app.command("chaos")(chaos.chaos)
 app.command("doctor")(operate.doctor)
+app.command("gc")(inspect.gc)
 app.command("migrate")(operate.migrate_ledger)
 app.command("dev")(operate.dev)
 app.add_typer(operate.tenants, name="tenant")

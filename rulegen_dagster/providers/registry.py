@@ -4,16 +4,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rulegen_dagster.domain.errors import ProviderConfigError
-from rulegen_dagster.providers.pattern import PatternProvider
 from rulegen_dagster.providers.port import NOT_A_MODEL, Provider
-from rulegen_dagster.providers.scripted import ScriptedProvider, load_script
 
 
+# A provider is imported by whoever opens it: a worker that goes on after a crash needs one of them, most commands none.
 def _pattern(_script: Path | None) -> Provider:
+    from rulegen_dagster.providers.pattern import PatternProvider  # noqa: PLC0415
+
     return PatternProvider()
 
 
 def _scripted(script: Path | None) -> Provider:
+    from rulegen_dagster.providers.scripted import ScriptedProvider, load_script  # noqa: PLC0415
+
     return ScriptedProvider(load_script(script))
 
 

@@ -7,8 +7,6 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from upath import UPath
-
 from rulegen_dagster.ledger.blobs import BlobStore
 from rulegen_dagster.ledger.claims import Claimant
 from rulegen_dagster.ledger.database import Clock
@@ -63,7 +61,7 @@ def open_runtime(settings: Settings, *, clock: Clock | None = None, run_id: str 
     return Runtime(
         settings=settings,
         ledger=open_ledger(settings.ledger_url, settings.retry_policy, clock),
-        blobs=BlobStore(UPath(settings.blobs_path)),
+        blobs=BlobStore(settings.blobs_path),
         worker=new_worker_name(),
         run_id=run_id,
     )

@@ -388,3 +388,27 @@ def test_every_output_passes_through_the_given_acceptance_inside_the_transaction
 
     assert sorted(offered) == ["rule-01", "rule-02", "rule-03"]
     assert _states(local_runtime, job_id) == {WorkState.SUCCEEDED}
+
+
+def test_an_idle_writer_commits_calls_that_ended_together_in_parts_and_loses_none(local_runtime: Runtime) -> None:
+    make_items(local_runtime, 30)
+    turns: list[Turn] = []
+    waiting: list[asyncio.Event] = []
+
+    async def attempt(claim: Claim) -> Offer:
+        if not waiting:
+            waiting.append(asyncio.Event())
+            asyncio.get_running_loop().call_later(0.05, waiting[0].set)
+        await waiting[0].wait()
+        return offer_of(claim)
+
+    def accept(turn: Turn, offer: Offer) -> None:
+        turns.append(turn)
+        turn.offer(offer)
+
+    outcomes: list[Outcome] = []
+    engine = Engine(local_runtime, attempt, slots=30, observe=outcomes.append, accept=accept)
+    asyncio.run(engine.drain(Scope(stages=RULES)))
+
+    assert turns.count(turns[0]) == 10
+    assert len(accepted(outcomes)) == 30
