@@ -194,7 +194,8 @@ def _show(report: dict[str, Any], json_output: bool) -> None:
             shown = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
             console.print(f"    {stage:<15} {shown}")
     console.print(plain(f"  {report['reason']}"))
-    console.print(plain(f"  {recovery_line(report['recovery'])}"))
+    if report["state"] != "completed":
+        console.print(plain(f"  {recovery_line(report['recovery'])}"))
     if report["published"]:
         console.print(plain(f"  published: {report['published']}"))
     elif report["state"] == "awaiting_confirmation":
