@@ -7,7 +7,7 @@ import dagster as dg
 from rulegen_dagster.defs.jobs import generate_rules, generate_tests, publish, retrieve, validate
 from rulegen_dagster.domain.text import printable
 from rulegen_dagster.resources.launches import run_requests
-from rulegen_dagster.resources.partition_sets import register_jobs
+from rulegen_dagster.resources.partition_sets import register_job, register_jobs
 from rulegen_dagster.resources.runtime import RuntimeResource
 from rulegen_dagster.workflow.plan import plan_publications, plan_work
 from rulegen_dagster.workflow.uploads import look
@@ -24,7 +24,8 @@ def new_uploads(context: dg.SensorEvaluationContext, runtime: RuntimeResource) -
     """Turn new uploads into jobs; `due_work` launches their runs."""
     with runtime.open() as opened:
         seen = look(opened, context.cursor)
-        register_jobs(context.instance, opened)
+        for intake in seen.accepted:
+            register_job(context.instance, opened, intake.job.job_id)
     for refusal in seen.refused:
         context.log.warning(
             f"{refusal.tenant}/{printable(refusal.file_name)} is refused [{refusal.code}]: {refusal.message}"

@@ -49,7 +49,7 @@ def run_requests(instance: dg.DagsterInstance, launches: Sequence[Launch], *, no
         fruitless = _fruitless(records, launch.revision)
         if fruitless and now_s < (fruitless[0].end_time or 0) + pause_s(len(fruitless)):
             continue
-        requests.append(_request(instance, launch, tries=len(fruitless)))
+        requests.append(_request(instance, launch, after=fruitless[0].dagster_run.run_id if fruitless else _FIRST))
     return requests
 
 
@@ -68,7 +68,7 @@ def _fruitless(records: Sequence[dg.RunRecord], revision: str) -> list[dg.RunRec
     return found
 
 
-def _request(instance: dg.DagsterInstance, launch: Launch, *, tries: int) -> dg.RunRequest:
+def _request(instance: dg.DagsterInstance, launch: Launch, *, after: str) -> dg.RunRequest:
     tags = {
         WORK_TAG: launch.work,
         JOB_TAG: launch.job_key,
@@ -81,8 +81,8 @@ def _request(instance: dg.DagsterInstance, launch: Launch, *, tries: int) -> dg.
         tags[CONTINUES_TAG] = previous.run_id
         tags[PARENT_RUN_TAG] = previous.run_id
         tags[ROOT_RUN_TAG] = previous.tags.get(ROOT_RUN_TAG, previous.run_id)
-    # Dagster never runs a key twice, whatever became of the first run.
-    run_key = f"{launch.work}:{launch.revision}:{tries}"
+    # Dagster never runs a key twice, whatever became of the first run: the last fruitless run makes the next key new.
+    run_key = f"{launch.work}:{launch.revision}:{after}"
     if launch.first_key is None or launch.last_key is None:
         return dg.RunRequest(job_name=launch.dagster_job, partition_key=launch.job_key, run_key=run_key, tags=tags)
     if launch.first_key == launch.last_key:

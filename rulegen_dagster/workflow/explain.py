@@ -166,6 +166,13 @@ def status_report(runtime: Runtime, job: JobRecord) -> dict[str, Any]:
         "file": job.file_name,
         "predecessor": str(job.predecessor) if job.predecessor else None,
         **_extraction_report(runtime, job),
+        "failed_items": [
+            {"item": item.key.item_key, "stage": stage.value, "code": item.error_code}
+            for stage in Stage
+            if counts[stage][WorkState.FAILED]
+            for item in runtime.ledger.reads.items(job.job_id, stage)
+            if item.state is WorkState.FAILED
+        ],
     }
 
 
@@ -195,12 +202,6 @@ def _extraction_report(runtime: Runtime, job: JobRecord) -> dict[str, Any]:
         "normative_clauses": len(items),
         "rules": rules,
         "abstained": dict(sorted(abstained.items())),
-        "failed_items": [
-            {"item": item.key.item_key, "stage": item.key.stage.value, "code": item.error_code}
-            for stage in Stage
-            for item in runtime.ledger.reads.items(job.job_id, stage)
-            if item.state is WorkState.FAILED
-        ],
     }
 
 

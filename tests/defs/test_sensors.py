@@ -149,6 +149,20 @@ def test_a_run_that_changed_nothing_is_asked_for_again_after_a_pause(
     assert later.run_key != first.run_key
 
 
+def test_a_run_that_changes_nothing_a_dozen_times_is_still_asked_for_under_a_new_key(
+    home: Path, definitions: dg.Definitions, opened: Runtime, instance: dg.DagsterInstance, job: JobRecord
+) -> None:
+    (launch,) = plan_work(opened)
+    keys = []
+    for _ in range(12):
+        (request,) = run_requests(instance, [launch], now_s=time.time() + 3_600)
+        keys.append(request.run_key)
+        run = instance.create_run_for_job(definitions.resolve_job_def("generate_tests"), tags=request.tags)
+        instance.report_run_failed(run)
+
+    assert len(set(keys)) == 12
+
+
 def test_the_pause_doubles_up_to_its_limit() -> None:
     assert [pause_s(tries) for tries in (1, 2, 3, 50)] == [10, 20, 40, 600]
 
