@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 from rulegen_dagster.domain.errors import InputError, LedgerError, RulegenError
 from rulegen_dagster.domain.failpoints import Failpoint, reach
-from rulegen_dagster.domain.retry import decide_retry
 from rulegen_dagster.domain.states import JOB_STATE_OF_STAGE, AttemptOutcome, JobState, Stage, WorkState
 from rulegen_dagster.domain.text import moment
 from rulegen_dagster.domain.work import Claim, FailedAttempt, Landing, Offer
 from rulegen_dagster.ledger.claims import Scope
 from rulegen_dagster.ledger.reads import ItemRecord
-from rulegen_dagster.workflow.engine import Accept, offer_directly
+from rulegen_dagster.workflow.engine import Accept, decide, offer_directly
 from rulegen_dagster.workflow.extract import parse, retrieve
 from rulegen_dagster.workflow.runtime import Runtime
 from rulegen_dagster.workflow.validate import validate
@@ -95,15 +94,8 @@ def _renewed(runtime: Runtime, claim: Claim) -> Iterator[None]:
 
 
 def _book(runtime: Runtime, failed: FailedAttempt) -> None:
-    decision = decide_retry(
-        failed.outcome,
-        attempt=failed.claim.attempt,
-        attempt_limit=failed.claim.attempt_limit,
-        policy=runtime.settings.retry_policy,
-        jitter=runtime.jitter(),
-    )
     with runtime.ledger.turn(runtime.claimant) as turn:
-        turn.settle([(failed, decision)])
+        turn.settle([(failed, decide(runtime, failed))])
 
 
 def _why_not(runtime: Runtime, job_id: int, stage: Stage) -> Reused | NotReady:

@@ -54,6 +54,18 @@ def offer_directly(turn: Turn, offer: Offer) -> None:
     turn.offer(offer)
 
 
+def decide(runtime: Runtime, failed: FailedAttempt) -> RetryDecision:
+    """Decide what becomes of a failed attempt's item, by the runtime's retry policy."""
+    return decide_retry(
+        failed.outcome,
+        attempt=failed.claim.attempt,
+        attempt_limit=failed.claim.attempt_limit,
+        policy=runtime.settings.retry_policy,
+        jitter=runtime.jitter(),
+        retry_after_ms=failed.retry_after_ms,
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Committed:
     outcomes: tuple[Outcome, ...]
@@ -200,7 +212,7 @@ class Engine:
     def _commit(
         self, finished: tuple[Offer | FailedAttempt, ...], held: tuple[Claim, ...], scope: Scope, wanted: int
     ) -> _Committed:
-        failures = [(result, self._decide(result)) for result in finished if isinstance(result, FailedAttempt)]
+        failures = [(result, decide(self._runtime, result)) for result in finished if isinstance(result, FailedAttempt)]
         for tries_left in range(LEDGER_TRIES - 1, -1, -1):
             try:
                 return self._turn(finished, failures, held, scope, wanted)
@@ -239,14 +251,4 @@ class Engine:
             ),
             claims=claims,
             lost=tuple(claim for claim in held if claim.token not in renewed),
-        )
-
-    def _decide(self, failed: FailedAttempt) -> RetryDecision:
-        return decide_retry(
-            failed.outcome,
-            attempt=failed.claim.attempt,
-            attempt_limit=failed.claim.attempt_limit,
-            policy=self._runtime.settings.retry_policy,
-            jitter=self._runtime.jitter(),
-            retry_after_ms=failed.retry_after_ms,
         )

@@ -6,9 +6,11 @@ import dagster as dg
 import pytest
 import sqlalchemy as sa
 
+from rulegen_dagster.defs.partitions import jobs_partitions, rules_partitions
 from rulegen_dagster.domain.states import JobState, Stage, WorkState
 from rulegen_dagster.ledger.reads import JobRecord
 from rulegen_dagster.ledger.schema import job as job_table
+from rulegen_dagster.resources.accepting_io_manager import AcceptingIOManager
 from rulegen_dagster.resources.launches import CONTINUES_TAG, PARENT_RUN_TAG
 from rulegen_dagster.resources.partition_sets import register_job
 from rulegen_dagster.workflow.runtime import Runtime
@@ -235,3 +237,28 @@ def _end(opened: Runtime, job: JobRecord) -> None:
     """Bring a job to an end that retires its keys."""
     with opened.ledger.database.write() as connection:
         connection.execute(sa.update(job_table).where(job_table.c.job_id == job.job_id).values(state="cancelled"))
+
+
+def test_the_io_manager_loads_the_accepted_outputs_by_key(
+    home: Path, opened: Runtime, instance: dg.DagsterInstance, job: JobRecord, keys: tuple[str, ...], execute: Execute
+) -> None:
+    execute("generate_rules", key_range=keys[:2])
+
+    def load(asset: str, key: str, partitions: dg.PartitionsDefinition) -> dict[str, str]:
+        context = dg.build_input_context(
+            asset_key=dg.AssetKey(asset),
+            partition_key=key,
+            asset_partitions_def=partitions,
+            asset_partition_key_range=dg.PartitionKeyRange(key, key),
+            instance=instance,
+        )
+        return AcceptingIOManager().load_input(context)
+
+    accepted = load("rule", keys[0], rules_partitions)
+    missing = load("rule", keys[5], rules_partitions)
+    parsed = load("parsed_spec", job.partition_key, jobs_partitions)
+
+    stored = opened.ledger.reads.items(job.job_id, Stage.GENERATE_RULES)[0].output
+    assert accepted == {keys[0]: stored}
+    assert missing == {}
+    assert '"normative":20' in parsed[job.partition_key]
