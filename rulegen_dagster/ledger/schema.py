@@ -32,7 +32,12 @@ tenant = Table(
     "tenant",
     metadata,
     Column("tenant", Text, primary_key=True),
+    # Its share of the slots beside other tenants, and how many items it may have in flight at once (null: no limit).
+    Column("weight", sa.Integer, nullable=False, server_default="1"),
+    Column("claim_limit", sa.Integer),
     Column("created_at", Millis, nullable=False),
+    CheckConstraint("weight BETWEEN 1 AND 1000", name="weight"),
+    CheckConstraint("claim_limit IS NULL OR claim_limit >= 0", name="claim_limit"),
 )
 
 behaviour = Table(
@@ -71,6 +76,8 @@ job = Table(
     Column("action_set_digest", Text),
     Column("predecessor_job_id", Serial, ForeignKey("job.job_id")),
     Column("end_reason", Text),
+    # End to end, from submission to publication; null for a job of a release that knew no deadlines.
+    Column("deadline_at", Millis),
     Column("created_at", Millis, nullable=False),
     Column("updated_at", Millis, nullable=False),
     ForeignKeyConstraint(["tenant", "submission_key"], ["submission.tenant", "submission.submission_key"]),
@@ -152,6 +159,16 @@ Index(
     work_item.c.ordinal,
     sqlite_where=_OPEN,
     postgresql_where=_OPEN,
+)
+
+_RUNNING = sa.text("state = 'running'")
+# Limits count what is in flight, however many items wait.
+Index(
+    "ix_work_item_running",
+    work_item.c.stage,
+    work_item.c.job_id,
+    sqlite_where=_RUNNING,
+    postgresql_where=_RUNNING,
 )
 
 attempt = Table(
@@ -257,6 +274,25 @@ transition = Table(
     Column("at", Millis, nullable=False),
     CheckConstraint("subject IN ('job', 'work_item', 'action')", name="subject"),
 )
+
+# One row for each acceptance, written in its transaction; Dagster's event log is a copy that is made from it later.
+outbox = Table(
+    "outbox",
+    metadata,
+    Column("outbox_id", Serial, primary_key=True, autoincrement=True),
+    Column("job_id", Serial, ForeignKey("job.job_id"), nullable=False),
+    Column("stage", Text, nullable=False),
+    Column("item_key", Text, nullable=False),
+    Column("stage_version", sa.Integer, nullable=False),
+    # The Dagster run that accepted it, if it was one; while that run lives, the event is its to write.
+    Column("dagster_run_id", Text),
+    Column("created_at", Millis, nullable=False),
+    Column("mirrored_at", Millis),
+    sa.UniqueConstraint("job_id", "stage", "item_key", "stage_version"),
+    CheckConstraint(_one_of("stage", Stage), name="stage"),
+)
+_UNMIRRORED = sa.text("mirrored_at IS NULL")
+Index("ix_outbox_unmirrored", outbox.c.outbox_id, sqlite_where=_UNMIRRORED, postgresql_where=_UNMIRRORED)
 
 # What the triggers admit, as data: each change of a state that is not listed here is refused. Written by migrations.
 allowed_transition = Table(
