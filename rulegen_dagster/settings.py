@@ -5,6 +5,9 @@ from pathlib import Path
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from rulegen_dagster.domain.behaviour import ContextPolicy
+from rulegen_dagster.domain.deadline import MAX_DURATION_MS, DeadlinePolicy
+from rulegen_dagster.domain.limits import Limits
 from rulegen_dagster.domain.retry import RetryPolicy
 
 
@@ -22,12 +25,22 @@ class Settings(BaseSettings):
     provider: str = "rulegen-pattern"
     script: Path | None = None
     vocabulary: str = "expense"
+    policy: str = "default"
+    context_policy: ContextPolicy = ContextPolicy.REQUIRED
     slots: int = Field(default=8, ge=1, le=256)
     lease_ms: int = Field(default=15_000, ge=500)
     call_timeout_ms: int = Field(default=60_000, ge=100)
+    grace_ms: int = Field(default=10_000, ge=0, le=3_600_000)
     max_attempts: int = Field(default=3, ge=1, le=20)
     first_retry_ms: int = Field(default=1_000, ge=0)
     max_retry_ms: int = Field(default=60_000, ge=0)
+    deadline_ms: int = Field(default=7 * 24 * 3_600_000, ge=1, le=MAX_DURATION_MS)
+    completion_margin_ms: int = Field(default=2_000, ge=0, le=MAX_DURATION_MS)
+    least_call_ms: int = Field(default=1_000, ge=1, le=MAX_DURATION_MS)
+    extraction_limit: int | None = Field(default=None, ge=0)
+    generation_limit: int | None = Field(default=None, ge=0)
+    validation_limit: int | None = Field(default=None, ge=0)
+    action_limit: int | None = Field(default=None, ge=0)
     max_upload_bytes: int = Field(default=2_000_000, ge=1)
     range_size: int = Field(default=100, ge=1, le=1_000)
 
@@ -57,6 +70,11 @@ class Settings(BaseSettings):
         return self.home_path / "published"
 
     @property
+    def workers_path(self) -> Path:
+        """Where workers hold their locks, for others on this host."""
+        return self.home_path / "workers"
+
+    @property
     def dagster_home(self) -> Path:
         """Dagster's own folder; never shared with the ledger's file."""
         return self.home_path / "dagster"
@@ -66,4 +84,21 @@ class Settings(BaseSettings):
         """The schedule of retries."""
         return RetryPolicy(
             max_attempts=self.max_attempts, first_delay_ms=self.first_retry_ms, max_delay_ms=self.max_retry_ms
+        )
+
+    @property
+    def deadline_policy(self) -> DeadlinePolicy:
+        """What a job is given, and what has to be left of it for another call."""
+        return DeadlinePolicy(
+            given_ms=self.deadline_ms, margin_ms=self.completion_margin_ms, least_call_ms=self.least_call_ms
+        )
+
+    @property
+    def limits(self) -> Limits:
+        """How many items may be in flight at once, over all processes of the ledger that are given the same."""
+        return Limits(
+            extraction=self.extraction_limit,
+            generation=self.generation_limit,
+            validation=self.validation_limit,
+            actions=self.action_limit,
         )

@@ -26,6 +26,7 @@ LOCATION: Final = "rulegen_dagster"
 MODULE: Final = "rulegen_dagster.definitions"
 HOST: Final = "127.0.0.1"
 GRACE_S: Final = 15.0
+CHILD_GRACE_MS: Final = 3_000
 _POLL_S: Final = 0.2
 
 
@@ -106,6 +107,8 @@ def _prepare(settings: Settings) -> dict[str, str]:
         # Children run in the folder of this process; the home must not depend on it.
         "RULEGEN_HOME": str(settings.home_path),
         "DAGSTER_HOME": str(settings.dagster_home),
+        # Run workers have to be done before this process runs out of patience, and Ctrl-C should not take long.
+        "RULEGEN_GRACE_MS": str(min(settings.grace_ms, CHILD_GRACE_MS)),
         "PYTHONUNBUFFERED": "1",
     }
 

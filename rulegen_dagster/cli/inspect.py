@@ -110,6 +110,8 @@ def gc(
 ) -> None:
     """Remove stored files that no job names: orphans of uploads that were never accepted, and half-written files.
 
+    The lock files of workers that have ended, and hold nothing any more, go too.
+
     Safe beside running work, as long as the grace period is longer than a submission takes; --grace 0 is for a time
     when nobody submits.
 

@@ -18,19 +18,51 @@ from rulegen_dagster.cli.output import (
     runtime,
 )
 from rulegen_dagster.cli.progress import JobProgress
-from rulegen_dagster.domain.errors import InputError
+from rulegen_dagster.domain.deadline import parse_duration
+from rulegen_dagster.domain.errors import InputError, StoppedError
 from rulegen_dagster.domain.identity import DEFAULT_TENANT, JobName, check_tenant
-from rulegen_dagster.domain.states import JobState
+from rulegen_dagster.domain.states import TERMINAL_JOB_STATES, JobState
+from rulegen_dagster.domain.text import instant
+from rulegen_dagster.ledger.reads import JobRecord
 from rulegen_dagster.workflow.drive import drive
 from rulegen_dagster.workflow.explain import status_report
 from rulegen_dagster.workflow.intake import submit_file
+from rulegen_dagster.workflow.outages import ride_out
 from rulegen_dagster.workflow.publish import publish_with_others
 from rulegen_dagster.workflow.runtime import Runtime
+from rulegen_dagster.workflow.stopping import stopped_by_signals
 
-FileArgument = Annotated[Path, typer.Argument(help="The specification: .md, .markdown or .txt, UTF-8.")]
+FileArgument = Annotated[Path, typer.Argument(help="The specification: .md, .txt, .html, .docx or .pdf.")]
 KeyOption = Annotated[
     str | None,
     typer.Option("--key", help="Your idempotency key; without one, it is made of the file's name and content."),
+]
+
+
+def duration_option(text: str) -> int:
+    """Read a duration that was given as an option, in ms. Raises `BadParameter`, which is wrong usage (exit code 2)."""
+    try:
+        return parse_duration(text)
+    except InputError as error:
+        raise typer.BadParameter(error.message) from None
+
+
+DeadlineOption = Annotated[
+    int | None,
+    typer.Option(
+        "--deadline",
+        parser=duration_option,
+        metavar="DURATION",
+        help="How long the new job has, end to end: 90s, 30m, 2h, 7d; else RULEGEN_DEADLINE_MS.",
+    ),
+]
+VocabularyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--vocabulary",
+        metavar="NAME",
+        help="Facts that the new job's rules may speak of: expense, travel, leave; else RULEGEN_VOCABULARY.",
+    ),
 ]
 JobArgument = Annotated[str, typer.Argument(help="The job: TENANT/KEY, or KEY for the tenant of --tenant.")]
 
@@ -42,9 +74,12 @@ def run(
     file: FileArgument,
     tenant: TenantOption = DEFAULT_TENANT,
     key: KeyOption = None,
+    *,
     confirm: Annotated[
         bool, typer.Option("--confirm", help="Confirm the action set as it is, and publish the ruleset.")
     ] = False,
+    deadline: DeadlineOption = None,
+    vocabulary: VocabularyOption = None,
     json_output: JsonFlag = False,
 ) -> None:
     """Take a specification through the whole pipeline, in this process.
@@ -53,22 +88,31 @@ def run(
     on where the job stands: what is accepted already is not generated again. Exit code 0 means that the job waits
     for a confirmation, or is published.
 
+    At the first SIGTERM or Ctrl-C it claims nothing more; calls in flight are finished, or given back within
+    RULEGEN_GRACE_MS. A second one ends it at once.
+
     \b
     Examples:
       rulegen run policy.md
       rulegen run policy.md --tenant acme --key travel-2027 --json
-      rulegen run policy.md --confirm
+      rulegen run policy.md --vocabulary travel --confirm
     """
-    with runtime() as opened:
-        intake = submit_file(opened, file, tenant=tenant, key=key, actor=actor())
-        with JobProgress(opened, intake.job.job_id, quiet=json_output) as progress:
-            job = drive(opened, intake.job, observe=progress.observe, on_wait=progress.waiting)
+    with runtime() as opened, stopped_by_signals(grace_ms=opened.settings.grace_ms) as stop:
+        intake = submit_file(
+            opened, file, tenant=tenant, key=key, actor=actor(), deadline_ms=deadline, vocabulary=vocabulary
+        )
+        with ride_out(lambda: JobProgress(opened, intake.job.job_id, quiet=json_output)) as progress:
+            job = drive(opened, intake.job, observe=progress.observe, on_wait=progress.waiting, stop=stop)
+        if stop.is_requested and (job.state not in _REACHED or (confirm and job.state is not JobState.COMPLETED)):
+            raise _stopped(job)
         if confirm and job.state is JobState.AWAITING_CONFIRMATION:
-            opened.ledger.actions.confirm(job.job_id, str(job.action_set_digest), actor=actor())
-            job = opened.ledger.reads.job_by_id(job.job_id)
+            digest = str(job.action_set_digest)
+            # Confirmed twice is confirmed once: an answer that was lost does no harm.
+            ride_out(lambda: opened.ledger.actions.confirm(intake.job.job_id, digest, actor=actor()))
+            job = ride_out(lambda: opened.ledger.reads.job_by_id(intake.job.job_id))
         if job.state is JobState.EXECUTING:
-            publish_with_others(opened, job)
-        report = status_report(opened, job)
+            publish_with_others(opened, job, stop=stop)
+        report = ride_out(lambda: status_report(opened, job))
         if intake.existing:
             report["existing"] = True
         _show(report, json_output)
@@ -81,6 +125,9 @@ def submit(
     file: FileArgument,
     tenant: TenantOption = DEFAULT_TENANT,
     key: KeyOption = None,
+    *,
+    deadline: DeadlineOption = None,
+    vocabulary: VocabularyOption = None,
     json_output: JsonFlag = False,
 ) -> None:
     """Accept a specification as a job and return at once; Dagster's `due_work` sensor, or `rulegen run`, does the work.
@@ -88,10 +135,12 @@ def submit(
     \b
     Examples:
       rulegen submit policy.md
-      rulegen submit policy.md --tenant acme --key travel-2027 --json
+      rulegen submit policy.md --tenant acme --key travel-2027 --deadline 2h --json
     """
     with runtime() as opened:
-        intake = submit_file(opened, file, tenant=tenant, key=key, actor=actor())
+        intake = submit_file(
+            opened, file, tenant=tenant, key=key, actor=actor(), deadline_ms=deadline, vocabulary=vocabulary
+        )
         report = status_report(opened, intake.job)
         if intake.existing:
             report["existing"] = True
@@ -145,6 +194,13 @@ def list_jobs(
             out().print(plain("  ".join(cells)))
 
 
+def _stopped(job: JobRecord) -> StoppedError:
+    return StoppedError(
+        f"told to stop while the job {job.name} is {job.state}; what was accepted is saved, and what was in flight is"
+        " given back: 'rulegen run' with the same file and key goes on there"
+    )
+
+
 def _line(opened: Runtime, job_id: int) -> dict[str, Any]:
     report = status_report(opened, opened.ledger.reads.job_by_id(job_id))
     return {name: report[name] for name in ("job", "state", "reason", "rules", "provider_calls", "action_set")}
@@ -175,7 +231,8 @@ def _show(report: dict[str, Any], json_output: bool) -> None:
     if report.get("existing"):
         ended = report["state"] in ("failed", "cancelled", "expired")
         console.print(
-            "  this submission was here before, and its job has ended; submit the file under a new --key"
+            f"  this submission was here before, and its job has ended; 'rulegen fork {report['job']} --key …' goes on"
+            " with what is accepted, or submit the file under a new --key"
             if ended
             else "  this submission was here before; this is its job"
         )
@@ -186,7 +243,9 @@ def _show(report: dict[str, Any], json_output: bool) -> None:
     )
     for reason, count in report["abstained"].items():
         console.print(f"  no rule: {count} × {reason}")
-    console.print(f"  provider calls: {report['calls_this_run']} now, {report['provider_calls']} in all")
+    repairs = report["repairs"]
+    repaired = f", {repairs['made']} of them repairs ({repairs['accepted']} accepted)" if repairs["made"] else ""
+    console.print(f"  provider calls: {report['calls_this_run']} now, {report['provider_calls']} in all{repaired}")
     if report["unused_calls_total"]:
         console.print(plain(f"  {unused_calls_line(report)}"))
     for stage, counts in report["stages"].items():
@@ -194,6 +253,15 @@ def _show(report: dict[str, Any], json_output: bool) -> None:
             shown = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
             console.print(f"    {stage:<15} {shown}")
     console.print(plain(f"  {report['reason']}"))
+    for failure in report["failures"]:
+        named = f"{failure['item_key']}: " if "item_key" in failure else ""
+        console.print(plain(f"    ✗ {named}{failure['code']} at {failure['path']}: {failure['message']}"))
+    if report["failure_count"] > len(report["failures"]):
+        console.print(f"    and {report['failure_count'] - len(report['failures'])} more: 'rulegen review'")
+    for lack in report["missing"]:
+        console.print(plain(f"    ✗ {lack['code']}: {lack['message']}"))
+    if report["deadline_ms"] is not None and JobState(report["state"]) not in TERMINAL_JOB_STATES:
+        console.print(f"  deadline: {instant(report['deadline_ms'])}")
     if report["state"] != "completed":
         console.print(plain(f"  {recovery_line(report['recovery'])}"))
     if report["published"]:

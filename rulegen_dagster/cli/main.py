@@ -5,7 +5,19 @@ import sys
 
 import typer
 
-from rulegen_dagster.cli import bench, chaos, decisions, demo, inspect, jobs, operate
+from rulegen_dagster.cli import (
+    bench,
+    chaos,
+    compare,
+    deadlines,
+    decisions,
+    demo,
+    inspect,
+    jobs,
+    operate,
+    resync,
+    review,
+)
 
 app = typer.Typer(
     name="rulegen",
@@ -21,16 +33,22 @@ app.command("status")(jobs.status)
 app.command("list")(jobs.list_jobs)
 app.command("why")(inspect.why)
 app.command("events")(inspect.events)
-app.command("review")(decisions.review)
+app.command("review")(review.review)
+app.command("export")(review.export)
+app.command("diff")(compare.diff)
 app.command("confirm")(decisions.confirm)
 app.command("reject")(decisions.reject)
+app.command("waive")(decisions.waive)
 app.command("cancel")(decisions.cancel)
 app.command("redrive")(decisions.redrive)
+app.command("extend")(deadlines.extend)
+app.command("fork")(deadlines.fork)
 app.add_typer(demo.app, name="demo")
 app.command("bench")(bench.bench)
 app.command("chaos")(chaos.chaos)
 app.command("doctor")(operate.doctor)
 app.command("gc")(inspect.gc)
+app.command("resync")(resync.resync)
 app.command("migrate")(operate.migrate_ledger)
 app.command("dev")(operate.dev)
 app.add_typer(operate.tenants, name="tenant")

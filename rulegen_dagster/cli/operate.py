@@ -10,6 +10,7 @@ from rulegen_dagster.domain.errors import InputError
 from rulegen_dagster.domain.identity import check_tenant
 from rulegen_dagster.ledger.database import open_database
 from rulegen_dagster.ledger.migrate import migrate
+from rulegen_dagster.ledger.tenants import MAX_LIMIT, MAX_WEIGHT
 from rulegen_dagster.workflow.doctor import examine
 
 tenants = typer.Typer(help="The tenants that may own jobs.", no_args_is_help=True)
@@ -111,16 +112,59 @@ def add_tenant(
 @tenants.command("list")
 @reports_errors
 def list_tenants(json_output: JsonFlag = False) -> None:
-    """List the tenants.
+    """List the tenants, with their weights, their limits, and how many of their calls are in flight.
 
     \b
     Example:
       rulegen tenant list --json
     """
     with runtime() as opened:
-        found = opened.ledger.submissions.tenants()
+        found = opened.ledger.tenants.shares()
     if json_output:
-        print_json({"tenants": list(found)})
+        print_json({"tenants": [share.tenant for share in found], "shares": [vars(share) for share in found]})
     else:
-        for tenant in found:
-            out().print(tenant)
+        for share in found:
+            limit = "no limit" if share.limit is None else f"limit {share.limit}"
+            out().print(plain(f"{share.tenant}: weight {share.weight}, {limit}, {share.in_flight} in flight"))
+
+
+@tenants.command("set")
+@reports_errors
+def set_tenant(
+    tenant: Annotated[str, typer.Argument(help="A tenant that was added before.")],
+    weight: Annotated[
+        int | None,
+        typer.Option("--weight", help="Its share of the slots beside other tenants.", min=1, max=MAX_WEIGHT),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            "--limit", help="How many of its calls may be in flight at once; 0 stops it.", min=0, max=MAX_LIMIT
+        ),
+    ] = None,
+    no_limit: Annotated[bool, typer.Option("--no-limit", help="Take its limit away.")] = False,
+    json_output: JsonFlag = False,
+) -> None:
+    """Set a tenant's weight and limit, over all processes; the next claim goes by them.
+
+    Free slots go to the tenant with the fewest calls in flight for its weight. What is in flight beyond a new limit
+    is finished.
+
+    \b
+    Examples:
+      rulegen tenant set acme --weight 3 --limit 20
+      rulegen tenant set acme --no-limit
+    """
+    if weight is None and limit is None and not no_limit:
+        raise typer.BadParameter("give --weight, --limit or --no-limit")
+    if limit is not None and no_limit:
+        raise typer.BadParameter("--limit and --no-limit exclude each other")
+    check_tenant(tenant)
+    with runtime() as opened:
+        opened.ledger.tenants.set(tenant, weight=weight, limit=limit, no_limit=no_limit)
+        (share,) = (one for one in opened.ledger.tenants.shares() if one.tenant == tenant)
+    if json_output:
+        print_json(vars(share))
+    else:
+        shown = "no limit" if share.limit is None else f"limit {share.limit}"
+        out().print(plain(f"tenant {tenant} has weight {share.weight} and {shown}"))

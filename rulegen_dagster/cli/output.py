@@ -26,19 +26,27 @@ _P = ParamSpec("_P")
 
 def print_json(value: Any) -> None:
     """Print one JSON document on standard output; what could steer a terminal is escaped, in a way that JSON reads."""
-    _write_json(json.dumps(value, indent=2, ensure_ascii=False))
+    _write(json_text(value))
 
 
 def print_json_line(value: Any) -> None:
     """Print one JSON document on a line of its own, as one of many; escaped like `print_json`."""
-    _write_json(json.dumps(value, ensure_ascii=False))
+    _write(_safe(json.dumps(value, ensure_ascii=False)))
 
 
-def _write_json(text: str) -> None:
-    safe = "".join(
+def json_text(value: Any) -> str:
+    """Return the document that `print_json` prints."""
+    return _safe(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def _safe(text: str) -> str:
+    return "".join(
         character if character.isprintable() or character == "\n" else json.dumps(character)[1:-1] for character in text
     )
-    sys.stdout.write(safe + "\n")
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 

@@ -6,6 +6,7 @@ from typing import Self
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from rulegen_dagster.cli.output import err, plain
+from rulegen_dagster.domain.errors import LedgerError
 from rulegen_dagster.domain.states import Stage, WorkState
 from rulegen_dagster.domain.work import FailedAttempt, Landing
 from rulegen_dagster.workflow.engine import Outcome
@@ -63,9 +64,14 @@ class JobProgress:
                 plain(f"  {outcome.claim.key.item_key} ({stage}) {fate}: {outcome.result.message}", "yellow")
             )
             return
-        if stage not in self._totals:
-            self._totals[stage] = sum(self._runtime.ledger.reads.stage_counts(self._job_id)[stage].values())
         self._done[stage] += 1
+        if stage not in self._totals:
+            try:
+                counts = self._runtime.ledger.reads.stage_counts(self._job_id)
+            except LedgerError:
+                # The work goes on through an outage, and whoever commits next deals with it; the bar is for show.
+                return
+            self._totals[stage] = sum(counts[stage].values())
         if self._bar:
             if stage not in self._tasks:
                 self._tasks[stage] = self._bar.add_task(stage.value, total=self._totals[stage])

@@ -1,4 +1,6 @@
-"""`validation_report` and `ruleset`: everything executed, then published once after a person's confirmation."""
+"""`validation_report` with its checks, and `ruleset`: all is executed, then published once a person has confirmed."""
+
+from collections.abc import Iterator
 
 import dagster as dg
 
@@ -6,6 +8,7 @@ from rulegen_dagster.defs.partitions import all_of, jobs_partitions
 from rulegen_dagster.domain.states import Stage
 from rulegen_dagster.resources.accepting_io_manager import StageOutput
 from rulegen_dagster.resources.asset_factory import job_asset
+from rulegen_dagster.resources.quality_checks import SPECS, check_results
 from rulegen_dagster.resources.runtime import RuntimeResource
 from rulegen_dagster.resources.stage_outputs import published_ruleset, stage_output
 
@@ -22,6 +25,15 @@ def validation_report(context: dg.AssetExecutionContext, runtime: RuntimeResourc
     """Validate a job's rules and tests."""
     with runtime.open(context.run.run_id) as opened:
         return stage_output(context, opened, Stage.VALIDATE)
+
+
+@dg.multi_asset_check(name="validation_checks", specs=SPECS)
+def validation_checks(
+    context: dg.AssetCheckExecutionContext, runtime: RuntimeResource
+) -> Iterator[dg.AssetCheckResult]:
+    """Show what the accepted report of a job says."""
+    with runtime.open(context.run.run_id) as opened:
+        yield from check_results(context, opened)
 
 
 @job_asset(

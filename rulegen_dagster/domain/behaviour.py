@@ -1,18 +1,25 @@
 """Behaviour: everything that shapes a job's output, frozen when the job is accepted."""
 
 from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from rulegen_dagster.domain.canonical import canonical_json, digest_of
 
-PIPELINE_REVISION = "rules-and-tests-v1"
+PIPELINE_REVISION = "rules-and-tests-v2"
 """Changes when the stages, or what they hand on, change."""
 
-RETRIEVAL_INDEX = "definitions-and-references/1"
+RETRIEVAL_INDEX = "definitions-references-bm25/2"
 """How the context of a clause is found."""
 
-VALIDATION_POLICY = "every-test-and-quote/1"
-"""What a report has to show before a job can be confirmed."""
+
+class ContextPolicy(StrEnum):
+    """Whether a clause may go on when its context could not be looked up; a closed set."""
+
+    #: It may not: the stage is tried again, and then blocks the job.
+    REQUIRED = "required"
+    #: It may, and the reviewer is told so.
+    OPTIONAL = "optional"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +39,9 @@ class Behaviour:
     vocabulary: str
     vocabulary_digest: str
     retrieval_index: str
+    context_policy: str = ContextPolicy.REQUIRED.value
     validation_policy: str
+    validation_policy_digest: str
     tool_policy: str | None = None
     evaluation_suite: str | None = None
 

@@ -1,7 +1,9 @@
 """Clauses: the sentences and table rows of a specification, with their place in the canonical text."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+
+from rulegen_dagster.domain.source_map import SourceMap
 
 
 class ClauseKind(StrEnum):
@@ -52,6 +54,11 @@ class ParsedSpec:
     format: str
     canonical_text: str
     clauses: tuple[Clause, ...]
+    source_map: SourceMap = field(default_factory=SourceMap)
+
+    def location_of(self, offset: int) -> str:
+        """Return where an offset of the canonical text stands in the uploaded file, in words for people."""
+        return self.source_map.location_of(self.canonical_text, offset)
 
     @property
     def normative(self) -> tuple[Clause, ...]:

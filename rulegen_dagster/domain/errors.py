@@ -7,22 +7,30 @@
         TenantNotFoundError
         JobNotFoundError
         VocabularyError          a vocabulary pack that does not load
+        PolicyError              a validation policy that does not load
         ProviderConfigError      an unknown provider, or a script that does not load
+      ParserProcessError         the process that reads an upload was lost; the file is not to blame
       SubmissionConflictError    a submission key that is taken by another input
       StateError                 the job is not in a state in which this is possible
         ActionSetMismatchError   a confirmation of another action set than the job's
         BehaviourChangedError    this release would not make the job in the way that it froze
       RuleLanguageError          a condition outside the rule language
+      RuleExecutionError         the process that executes rules ended without a report
       DraftRejectedError         a draft that failed validation, with typed failures
+      RetrievalError             the context of a clause could not be found; never a model's or provider's fault
       LedgerError                the ledger could not be read or written; never a provider's fault
       ProviderError              one call failed; its class is one of the attempt outcomes
         ProviderRetryableError, ProviderRateLimitedError, ProviderAmbiguousError, ProviderPermanentError
       PublishError               the bundle could not be written
+      StoppedError               the process was told to stop before it was done
 
 No message holds specification text, a prompt or a secret.
 """
 
 from dataclasses import dataclass
+from enum import StrEnum
+
+from rulegen_dagster.domain.failure_kinds import FailureKind, kind_of
 
 
 class RulegenError(Exception):
@@ -50,6 +58,12 @@ class SpecError(InputError):
     code = "invalid_spec"
 
 
+class ParserProcessError(RulegenError):
+    """Raised when the process that reads an upload could not start or was ended from outside; try again."""
+
+    code = "parser_process_lost"
+
+
 class IdentityError(InputError):
     """Raised when a tenant, submission key or partition key is not well formed."""
 
@@ -72,6 +86,12 @@ class VocabularyError(InputError):
     """Raised when a vocabulary pack is missing or malformed."""
 
     code = "invalid_vocabulary"
+
+
+class PolicyError(InputError):
+    """Raised when a validation policy does not exist or does not load."""
+
+    code = "invalid_policy"
 
 
 class ProviderConfigError(InputError):
@@ -123,6 +143,17 @@ class Failure:
     path: str
     message: str
 
+    @property
+    def kind(self) -> FailureKind:
+        """What the failure is about, by its code."""
+        return kind_of(self.code)
+
+
+class RuleExecutionError(RulegenError):
+    """Raised when the process that executes rules and tests ended without a report."""
+
+    code = "rule_execution"
+
 
 class DraftRejectedError(RulegenError):
     """Raised when a draft fails validation; `failures` names each reason."""
@@ -137,10 +168,69 @@ class DraftRejectedError(RulegenError):
         self.failures = failures
 
 
-class LedgerError(RulegenError):
-    """Raised when the ledger could not be read or written; never booked as a provider's failure."""
+class RetrievalError(RulegenError):
+    """Raised when the context of clauses could not be looked up; never booked as a model's or provider's failure."""
 
-    code = "ledger_unavailable"
+    code = "retrieval_failed"
+
+
+class LedgerFault(StrEnum):
+    """What can be wrong with the ledger's database: a closed set, and the `code` of the error that tells it."""
+
+    #: Not reached: the server is down or restarting, the connection broke, the file cannot be opened.
+    UNAVAILABLE = "ledger_unavailable"
+    #: Somebody else holds a lock longer than a writer waits.
+    LOCKED = "ledger_locked"
+    #: The database broke the transaction off for another's sake (deadlock, serialization); nothing of it happened.
+    CONFLICT = "ledger_conflict"
+    #: No space left on the disk.
+    FULL = "ledger_full"
+    #: The file, its disk or the server takes no writes.
+    READ_ONLY = "ledger_read_only"
+    #: The disk could not be read or written.
+    IO = "ledger_io"
+    #: The database is damaged, or is none.
+    CORRUPT = "ledger_corrupt"
+    #: The account or the database's name is wrong, or a right is missing.
+    DENIED = "ledger_denied"
+    #: A constraint, a trigger or the schema refuses the statement; it would refuse it again.
+    REFUSED = "ledger_refused"
+
+
+TRANSIENT_FAULTS = frozenset(
+    {
+        LedgerFault.UNAVAILABLE,
+        LedgerFault.LOCKED,
+        LedgerFault.CONFLICT,
+        LedgerFault.FULL,
+        LedgerFault.READ_ONLY,
+        LedgerFault.IO,
+    }
+)
+"""Faults that may pass while a process waits: servers come back, locks end, somebody frees space."""
+
+
+class LedgerError(RulegenError):
+    """Raised when the ledger could not be read or written; never booked as a provider's failure.
+
+    `code` is a `LedgerFault` where the database is at fault, else one of the blob store or of the schema's revision.
+    """
+
+    code = LedgerFault.UNAVAILABLE.value
+
+    @property
+    def fault(self) -> LedgerFault | None:
+        """What is wrong with the database; None where the error is another's (a blob, the revision)."""
+        return next((fault for fault in LedgerFault if fault == self.code), None)
+
+    @property
+    def is_transient(self) -> bool:
+        """Whether the same transaction may succeed later.
+
+        After any fault but a conflict the commit's answer may have been lost: whoever tries again must be safe against
+        finding its own work done.
+        """
+        return self.fault in TRANSIENT_FAULTS
 
 
 class ProviderError(RulegenError):
@@ -182,3 +272,9 @@ class PublishError(RulegenError):
     """Raised when the bundle could not be written or read back."""
 
     code = "publish_failed"
+
+
+class StoppedError(RulegenError):
+    """Raised when the process was told to stop before it was done; what was committed stays."""
+
+    code = "stopped"

@@ -34,6 +34,8 @@ class Failpoint(StrEnum):
     COMPLETION_AFTER_COMMIT = "completion.after_commit"
     FAILURE_BEFORE_COMMIT = "failure.before_commit"
     FAILURE_AFTER_COMMIT = "failure.after_commit"
+    GIVE_BACK_BEFORE_COMMIT = "give_back.before_commit"
+    GIVE_BACK_AFTER_COMMIT = "give_back.after_commit"
     BARRIER_BEFORE_COMMIT = "barrier.before_commit"
     BARRIER_AFTER_COMMIT = "barrier.after_commit"
     DOCUMENT_MADE = "document.made"
@@ -45,13 +47,32 @@ class Failpoint(StrEnum):
     PROVIDER_AFTER_ANSWER = "provider.after_answer"
     CONFIRMATION_BEFORE_COMMIT = "confirmation.before_commit"
     CONFIRMATION_AFTER_COMMIT = "confirmation.after_commit"
+    REJECTION_BEFORE_COMMIT = "rejection.before_commit"
+    REJECTION_AFTER_COMMIT = "rejection.after_commit"
+    CANCELLATION_BEFORE_COMMIT = "cancellation.before_commit"
+    CANCELLATION_AFTER_COMMIT = "cancellation.after_commit"
+    REDRIVE_BEFORE_COMMIT = "redrive.before_commit"
+    REDRIVE_AFTER_COMMIT = "redrive.after_commit"
     ACTION_CLAIM_BEFORE_COMMIT = "action_claim.before_commit"
     ACTION_CLAIM_AFTER_COMMIT = "action_claim.after_commit"
+    ACTION_RELEASE_BEFORE_COMMIT = "action_release.before_commit"
+    ACTION_RELEASE_AFTER_COMMIT = "action_release.after_commit"
     BUNDLE_FILE_WRITTEN = "bundle.file_written"
     BUNDLE_WRITTEN = "bundle.written"
     BUNDLE_RENAMED = "bundle.renamed"
     RECEIPT_BEFORE_COMMIT = "receipt.before_commit"
     RECEIPT_AFTER_COMMIT = "receipt.after_commit"
+    EVENT_WRITTEN = "event.written"
+    MIRROR_BEFORE_COMMIT = "mirror.before_commit"
+    MIRROR_AFTER_COMMIT = "mirror.after_commit"
+    EXTENSION_BEFORE_COMMIT = "extension.before_commit"
+    EXTENSION_AFTER_COMMIT = "extension.after_commit"
+    EXPIRY_BEFORE_COMMIT = "expiry.before_commit"
+    EXPIRY_AFTER_COMMIT = "expiry.after_commit"
+    FORK_BEFORE_COMMIT = "fork.before_commit"
+    FORK_AFTER_COMMIT = "fork.after_commit"
+    WAIVER_BEFORE_COMMIT = "waiver.before_commit"
+    WAIVER_AFTER_COMMIT = "waiver.after_commit"
 
 
 class Commit(NamedTuple):
@@ -67,12 +88,22 @@ RECLAIM = Commit(Failpoint.RECLAIM_BEFORE_COMMIT, Failpoint.RECLAIM_AFTER_COMMIT
 RENEWAL = Commit(Failpoint.RENEWAL_BEFORE_COMMIT, Failpoint.RENEWAL_AFTER_COMMIT)
 COMPLETION = Commit(Failpoint.COMPLETION_BEFORE_COMMIT, Failpoint.COMPLETION_AFTER_COMMIT)
 FAILURE = Commit(Failpoint.FAILURE_BEFORE_COMMIT, Failpoint.FAILURE_AFTER_COMMIT)
+GIVE_BACK = Commit(Failpoint.GIVE_BACK_BEFORE_COMMIT, Failpoint.GIVE_BACK_AFTER_COMMIT)
 BARRIER = Commit(Failpoint.BARRIER_BEFORE_COMMIT, Failpoint.BARRIER_AFTER_COMMIT)
 DOCUMENT = Commit(Failpoint.DOCUMENT_BEFORE_COMMIT, Failpoint.DOCUMENT_AFTER_COMMIT)
 VALIDATION = Commit(Failpoint.VALIDATION_BEFORE_COMMIT, Failpoint.VALIDATION_AFTER_COMMIT)
 CONFIRMATION = Commit(Failpoint.CONFIRMATION_BEFORE_COMMIT, Failpoint.CONFIRMATION_AFTER_COMMIT)
+REJECTION = Commit(Failpoint.REJECTION_BEFORE_COMMIT, Failpoint.REJECTION_AFTER_COMMIT)
+CANCELLATION = Commit(Failpoint.CANCELLATION_BEFORE_COMMIT, Failpoint.CANCELLATION_AFTER_COMMIT)
+REDRIVE = Commit(Failpoint.REDRIVE_BEFORE_COMMIT, Failpoint.REDRIVE_AFTER_COMMIT)
 ACTION_CLAIM = Commit(Failpoint.ACTION_CLAIM_BEFORE_COMMIT, Failpoint.ACTION_CLAIM_AFTER_COMMIT)
+ACTION_RELEASE = Commit(Failpoint.ACTION_RELEASE_BEFORE_COMMIT, Failpoint.ACTION_RELEASE_AFTER_COMMIT)
 RECEIPT = Commit(Failpoint.RECEIPT_BEFORE_COMMIT, Failpoint.RECEIPT_AFTER_COMMIT)
+MIRROR = Commit(Failpoint.MIRROR_BEFORE_COMMIT, Failpoint.MIRROR_AFTER_COMMIT)
+EXTENSION = Commit(Failpoint.EXTENSION_BEFORE_COMMIT, Failpoint.EXTENSION_AFTER_COMMIT)
+EXPIRY = Commit(Failpoint.EXPIRY_BEFORE_COMMIT, Failpoint.EXPIRY_AFTER_COMMIT)
+FORK = Commit(Failpoint.FORK_BEFORE_COMMIT, Failpoint.FORK_AFTER_COMMIT)
+WAIVER = Commit(Failpoint.WAIVER_BEFORE_COMMIT, Failpoint.WAIVER_AFTER_COMMIT)
 
 
 class Effect(StrEnum):

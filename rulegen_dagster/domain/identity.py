@@ -5,6 +5,7 @@ A user's text never becomes a key as it is. A partition key is made here and now
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rulegen_dagster.domain.canonical import sha256_hex
@@ -13,7 +14,8 @@ from rulegen_dagster.domain.errors import IdentityError
 DEFAULT_TENANT = "default"
 PARTITION_KEY = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _TENANT = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
-_SUBMISSION_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_SUBMISSION_KEY = re.compile(r"(?=.{1,100}\Z)[A-Za-z0-9][A-Za-z0-9._-]*(?:~[1-9][0-9]{0,3})?")
+_SUCCESSOR = re.compile(r"(.*)~([0-9]+)")
 _NOT_SLUG = re.compile(r"[^a-z0-9]+")
 
 
@@ -55,10 +57,20 @@ def check_submission_key(key: str) -> str:
     if not _SUBMISSION_KEY.fullmatch(key) or ".." in key:
         raise IdentityError(
             "a submission key has 1 to 100 characters: letters, digits, '.', '_' and '-', a letter or digit first,"
-            f" and no '..'; the one given has {len(key)} characters",
+            f" and no '..' (a successor's key ends in '~' and a number); the one given has {len(key)} characters",
             code="invalid_submission_key",
         )
     return key
+
+
+def successor_keys(key: str) -> Iterator[str]:
+    """Return the keys for successors of a job, in order: `policy~2`, `policy~3` and so on; after `policy~2`, the rest.
+
+    A long key is cut, so that each of them is a submission key.
+    """
+    found = _SUCCESSOR.fullmatch(key)
+    stem, number = (found[1], int(found[2])) if found else (key, 1)
+    return (f"{stem[:95]}~{following}" for following in range(number + 1, 10_000))
 
 
 def slug(text: str, *, limit: int = 48) -> str:

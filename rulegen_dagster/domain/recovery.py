@@ -21,7 +21,8 @@ _GENERATION: Final = Recovery(
     question="Is the call safe to retry?",
     possible=True,
     answer=(
-        "Within the item's attempts, at a due time that the ledger keeps, always under the same operation key. One"
+        "Within the item's attempts and the job's deadline, at a due time that the ledger keeps, always under the same"
+        " operation key. One"
         " draft at most is accepted; a call whose outcome is unknown may be billed twice, and is counted. When the"
         " attempts are used up, 'rulegen redrive' gives new ones."
     ),
@@ -41,9 +42,9 @@ RECOVERY: Final[Mapping[Stage, Recovery]] = MappingProxyType(
             question="Is an answer without context allowed?",
             possible=False,
             answer=(
-                "No rule is generated before the context of every clause is stored. A clause that refers to nothing has"
-                " an empty context, which is a result and not an outage. Retrieval reads stored text alone and is safe"
-                " to repeat."
+                "Only where the job was submitted with the context policy 'optional': then each clause whose look-up"
+                " failed says so in the review. Else retrieval is tried again, and blocks the job once its attempts are"
+                " used up. A clause that refers to nothing has an empty context, which is a result and not an outage."
             ),
         ),
         Stage.GENERATE_RULES: _GENERATION,
@@ -52,8 +53,9 @@ RECOVERY: Final[Mapping[Stage, Recovery]] = MappingProxyType(
             question="Can a bounded repair preserve the same intent?",
             possible=False,
             answer=(
-                "Accepted outputs are never edited. A draft that fails its own checks is generated again within its"
-                " attempts; a ruleset that fails waits for a person, who rejects the job or submits another text."
+                "Accepted outputs are never edited. A draft that fails its own checks gets one repair, which is told"
+                " codes and places alone, and none where it broke a permission or a rule of the domain; a ruleset that"
+                " fails waits for a person, who waives a clause, rejects the job or submits another text."
             ),
         ),
         Stage.PUBLISH: Recovery(
@@ -80,8 +82,8 @@ CONFIRMATION: Final = Recovery(
     question="How long does the proposal stay valid?",
     possible=None,
     answer=(
-        "Until the job ends, and for exactly this action set: outputs are frozen while a person decides, any other hash"
-        " is refused, and nothing is held meanwhile."
+        "Until the job ends, at its deadline at the latest ('rulegen extend' moves it), and for exactly this action"
+        " set: outputs are frozen while a person decides, any other hash is refused, and nothing is held meanwhile."
     ),
 )
 """The recovery decision while a person is awaited."""
@@ -99,7 +101,10 @@ DECISION: Final = Recovery(
 ENDED: Final = Recovery(
     question="Can the job be taken up again?",
     possible=False,
-    answer="An ended job never changes. Submit the specification under a new key; that job names this one.",
+    answer=(
+        "An ended job never changes. Where it ended without a result, 'rulegen fork' opens a successor under a new key"
+        " that keeps every accepted output and pays for the rest alone; 'rulegen extend' does that for an expired one."
+    ),
 )
 """The recovery decision of a job that has ended."""
 

@@ -44,15 +44,21 @@ def decide_retry(
     policy: RetryPolicy,
     jitter: float,
     retry_after_ms: int | None = None,
+    refused_for_good: bool = False,
 ) -> RetryDecision:
     """Decide between waiting and failed.
 
     `jitter` is a random number in [0, 1). A provider's own `retry_after_ms` is respected as a lower bound, up to
-    `MAX_WAIT_MS`; a rate limit does not consume the budget.
+    `MAX_WAIT_MS`; a rate limit does not consume the budget. An attempt that its own worker gave up, because it was told
+    to stop or had no time left for the call, is no fault of the item: it may be claimed again at once, and consumes
+    nothing. A draft that is `refused_for_good` (what is wrong must not be mended by asking again, or was asked to be
+    mended already) ends the item, however many attempts it has left.
     """
+    if outcome is AttemptOutcome.CANCELLED:
+        return RetryDecision(state=WorkState.WAITING, delay_ms=0, consumes_budget=False)
     consumes = outcome is not AttemptOutcome.RATE_LIMITED
     limit = attempt_limit if consumes else attempt_limit + 1
-    if outcome not in RETRYABLE_OUTCOMES or attempt >= limit:
+    if outcome not in RETRYABLE_OUTCOMES or attempt >= limit or refused_for_good:
         return RetryDecision(state=WorkState.FAILED, delay_ms=None, consumes_budget=consumes)
     ceiling = min(policy.max_delay_ms, policy.first_delay_ms * 2 ** (attempt - 1))
     delay = min(max(int(ceiling * jitter), retry_after_ms or 0), MAX_WAIT_MS)

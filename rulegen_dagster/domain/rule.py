@@ -9,16 +9,22 @@ from enum import StrEnum
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, model_validator
+from pydantic_core import PydanticCustomError
 
 from rulegen_dagster.domain.money import MAX_MINOR
 from rulegen_dagster.domain.vocabulary import FactName, FactValue
 
-OUTPUT_SCHEMA_VERSION = "rules-and-tests-v1"
+OUTPUT_SCHEMA_VERSION = "rules-and-tests-v2"
 """Version of the draft and output shapes in this module; part of each job's behaviour."""
+
+MAX_RULES = 8
+"""Most rules of one clause."""
 
 Currency = Annotated[str, Field(pattern=r"^[A-Z]{3}$")]
 Condition = Annotated[str, Field(min_length=1, max_length=2000)]
 Quote = Annotated[str, Field(min_length=1, max_length=4000)]
+ItemEcho = Annotated[str, Field(max_length=80)]
+TenantEcho = Annotated[str, Field(max_length=80)]
 
 
 class Decision(StrEnum):
@@ -123,7 +129,7 @@ class RuleDraft(_Frozen):
         if (self.decision is Decision.REIMBURSE_UP_TO) != (self.cap is not None):
             raise ValueError("a cap belongs to reimburse_up_to and only there")
         if self.modality is Modality.SHOULD and self.decision is Decision.DENY:
-            raise ValueError("a should clause may flag, never deny")
+            raise PydanticCustomError("should_denies", "a should clause may flag, never deny")
         return self
 
 
@@ -134,11 +140,26 @@ class NoRuleDraft(_Frozen):
     detail: Annotated[str, Field(max_length=500)] = ""
 
 
-class RulesReply(_Frozen):
-    """What a provider returns for one clause: rules, or the reason why there are none."""
+class FactProposal(_Frozen):
+    """A fact that the clause speaks of and the vocabulary lacks; for a person to take up, never used by a rule."""
 
-    rules: Annotated[tuple[RuleDraft, ...], Field(max_length=8)] = ()
+    name: FactName
+    type: Literal["bool", "int", "money", "enum"]
+    description: Annotated[str, Field(min_length=1, max_length=200)]
+    quote: Annotated[str, Field(min_length=1, max_length=500)]
+
+
+class RulesReply(_Frozen):
+    """What a provider returns for one clause: rules, or the reason why there are none.
+
+    `clause_id` and `tenant` may repeat which item and whose it was asked for; they must then be these.
+    """
+
+    rules: Annotated[tuple[RuleDraft, ...], Field(max_length=MAX_RULES)] = ()
     no_rule: NoRuleDraft | None = None
+    proposed_facts: Annotated[tuple[FactProposal, ...], Field(max_length=5)] = ()
+    clause_id: ItemEcho | None = None
+    tenant: TenantEcho | None = None
 
     @model_validator(mode="after")
     def _one_of(self) -> "RulesReply":
@@ -165,6 +186,8 @@ class TestsReply(_Frozen):
     __test__ = False
 
     tests: Annotated[tuple[TestCase, ...], Field(min_length=1, max_length=64)]
+    clause_id: ItemEcho | None = None
+    tenant: TenantEcho | None = None
 
 
 class Source(_Frozen):
@@ -190,7 +213,11 @@ class ExceptionClause(_Frozen):
 
 
 class Rule(_Frozen):
-    """A rule whose schema, vocabulary and grounding were checked; its id is ours, never the provider's."""
+    """A rule whose schema, vocabulary and grounding were checked; its id is ours, never the provider's.
+
+    `depends_on` are the ordinals of the clauses that were given to the provider as context: when one of them changes,
+    the rule has to be looked at again.
+    """
 
     id: Annotated[str, Field(pattern=r"^[a-z0-9_-]{1,80}$")]
     source: Source
@@ -205,13 +232,18 @@ class Rule(_Frozen):
     priority: int = 50
     effective_from: date | None = None
     effective_to: date | None = None
+    depends_on: tuple[int, ...] = ()
 
 
 class RuleOutput(_Frozen):
-    """The accepted output of one `generate_rules` item: its rules, or the reason why the clause has none."""
+    """The accepted output of one `generate_rules` item: its rules, or the reason why the clause has none.
+
+    `proposed_facts` are a provider's words to the reviewer; nothing reads them as facts.
+    """
 
     rules: tuple[Rule, ...] = ()
     no_rule: NoRuleDraft | None = None
+    proposed_facts: tuple[FactProposal, ...] = ()
 
 
 class SuiteOutput(_Frozen):

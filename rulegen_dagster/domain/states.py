@@ -115,7 +115,7 @@ _LEASES = "The leases of the items in flight, which the next workers take over o
 JOB_STATE_DOCS: Mapping[str, StateDoc] = MappingProxyType(
     {
         JobState.RECEIVED: StateDoc(
-            entered="By intake, when the submission is durable.",
+            entered="By intake, when the submission is durable, or as the successor of a job that ended.",
             left="In the same transaction, once the tenant is found.",
             crash="No job at all: the transaction is undone, and the same submission makes it again.",
         ),
@@ -151,7 +151,7 @@ JOB_STATE_DOCS: Mapping[str, StateDoc] = MappingProxyType(
         ),
         JobState.AWAITING_CONFIRMATION: StateDoc(
             entered="With a passing report; the action set is fixed.",
-            left="By a person, who confirms exactly this action set or rejects it.",
+            left="By a person, who confirms exactly this action set or rejects it; at the deadline, as expired.",
             crash=_NOTHING,
         ),
         JobState.EXECUTING: StateDoc(
@@ -167,7 +167,8 @@ JOB_STATE_DOCS: Mapping[str, StateDoc] = MappingProxyType(
             crash="Calls in flight, which nobody waits for; what they report later is recorded as stale.",
         ),
         JobState.EXPIRED: StateDoc(
-            entered="The deadline passed.",
+            entered="By whoever finds that the deadline leaves no time for another call. Its unfinished items end with"
+            " it.",
             left=_FINAL,
             crash="Calls in flight, which nobody waits for; what they report later is recorded as stale.",
         ),
@@ -188,8 +189,10 @@ WORK_STATE_DOCS: Mapping[str, StateDoc] = MappingProxyType(
         ),
         WorkState.RUNNING: StateDoc(
             entered="By a claim: token, lease and worker are set.",
-            left="By completion or failure under its token, or by cancellation. A takeover only renews the token.",
-            crash="It runs on until the lease passes; the next claim books the attempt as crashed.",
+            left="By completion or failure under its token, by a worker that stops and gives it back, or by"
+            " cancellation. A takeover only renews the token.",
+            crash="It runs on until the lease passes, and the next claim books the attempt as crashed. Where the worker"
+            " is proven dead, that is done at once, and the item waits, due now.",
         ),
         WorkState.WAITING: StateDoc(
             entered="By a failed attempt that may be tried again; the retry is due at `next_attempt_at`.",
@@ -198,7 +201,7 @@ WORK_STATE_DOCS: Mapping[str, StateDoc] = MappingProxyType(
         ),
         WorkState.SUCCEEDED: StateDoc(entered="The accepted output is stored.", left=_FINAL, crash=_NOTHING),
         WorkState.FAILED: StateDoc(
-            entered="Out of attempts, or a permanent error.",
+            entered="Out of attempts, a permanent error, or a draft that is refused for good.",
             left="By an explicit redrive with a reason.",
             crash=_NOTHING,
         ),
@@ -215,7 +218,9 @@ _LATE = "By a late report of a worker that was taken for lost: stale, or the fai
 ATTEMPT_OUTCOME_DOCS: Mapping[str, StateDoc] = MappingProxyType(
     {
         AttemptOutcome.ACCEPTED: StateDoc(
-            entered="Its draft became the accepted output.", left=_FINAL, crash="The output, durable with it."
+            entered="Its draft became the accepted output, or it stands for one that was inherited from a predecessor.",
+            left=_FINAL,
+            crash="The output, durable with it.",
         ),
         AttemptOutcome.INVALID_OUTPUT: StateDoc(entered="The draft failed validation.", left=_FINAL, crash=_NOTHING),
         AttemptOutcome.RETRYABLE: StateDoc(
@@ -229,12 +234,13 @@ ATTEMPT_OUTCOME_DOCS: Mapping[str, StateDoc] = MappingProxyType(
         ),
         AttemptOutcome.PERMANENT: StateDoc(entered="Trying again cannot help.", left=_FINAL, crash=_NOTHING),
         AttemptOutcome.CRASHED: StateDoc(
-            entered="The lease passed without a word from the worker.",
+            entered="The lease passed without a word from the worker, or the worker was proven dead.",
             left=_LATE,
             crash="This outcome is what a crash leaves; a call may be billed, and is shown as not used.",
         ),
         AttemptOutcome.CANCELLED: StateDoc(
-            entered="Its job was cancelled while it was in flight.",
+            entered="Its job was cancelled or expired while it was in flight, or its worker gave it back: told to stop,"
+            " or without the time for a call.",
             left=_LATE,
             crash="A call that may be billed; it is shown as not used.",
         ),
@@ -261,7 +267,8 @@ ACTION_STATE_DOCS: Mapping[str, StateDoc] = MappingProxyType(
         ActionState.EXECUTING: StateDoc(
             entered="By a claim: token and lease are set.",
             left="With its receipt, as unknown, or as failed where it had no effect.",
-            crash="It stays here until the lease passes; the next claim looks for the effect before it makes it.",
+            crash="It stays here until the lease passes, or becomes unknown where the publisher is proven dead; the"
+            " next claim looks for the effect before it makes it.",
         ),
         ActionState.DONE: StateDoc(
             entered="Its effect is verified and its receipt stored.", left=_FINAL, crash=_NOTHING

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from rulegen_dagster.domain.clause import ParsedSpec
+from rulegen_dagster.domain.refusal import Refusal
 from rulegen_dagster.domain.states import AttemptOutcome, Stage
 
 DOCUMENT_ITEM = "document"
@@ -11,6 +12,16 @@ DOCUMENT_ITEM = "document"
 
 STAGE_VERSION = 1
 """Version of every stage's items; a stage that is redone in another way gets the next one."""
+
+
+class AttemptKind(StrEnum):
+    """What an attempt is for: a closed set."""
+
+    FIRST = "first"
+    #: After one that failed, was lost or was given back; it is asked for the same again.
+    RETRY = "retry"
+    #: After a refused draft; it is told the codes and places of what was wrong.
+    REPAIR = "repair"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +44,9 @@ class Claim:
     """The right to complete one item: token and lease.
 
     It ends at `lease_until` (ms on the ledger's clock) unless renewed. `operation_key` is the provider's idempotency
-    key, stable over attempts; `attempt` counts from 1.
+    key, stable over attempts; `attempt` counts from 1. `remaining_ms` is what the job's deadline and margin left for
+    calls when the item was claimed (None: no deadline), which was at `claimed_s` of the worker's own monotonic clock.
+    `repair` is what the attempt shall mend; empty unless it is a repair.
     """
 
     key: WorkKey
@@ -45,6 +58,9 @@ class Claim:
     attempt_limit: int
     operation_key: str
     lease_until: int
+    remaining_ms: int | None = None
+    claimed_s: float = 0.0
+    repair: tuple[Refusal, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +98,10 @@ class Offer:
 
 @dataclass(frozen=True, kw_only=True)
 class FailedAttempt:
-    """An attempt that ended without an output; the message holds no content."""
+    """An attempt that ended without an output; the message holds no content.
+
+    `refusals` say why a draft was refused, and `may_repair` whether one more call may mend that.
+    """
 
     claim: Claim
     outcome: AttemptOutcome
@@ -92,6 +111,8 @@ class FailedAttempt:
     provider_called: bool = False
     usage: Usage = NO_USAGE
     retry_after_ms: int | None = None
+    refusals: tuple[Refusal, ...] = ()
+    may_repair: bool = False
 
 
 class Landing(StrEnum):

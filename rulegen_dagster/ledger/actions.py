@@ -7,10 +7,13 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from rulegen_dagster.domain.errors import ActionSetMismatchError, StateError
-from rulegen_dagster.domain.failpoints import ACTION_CLAIM, CONFIRMATION, RECEIPT
-from rulegen_dagster.domain.states import ActionState, JobState
+from rulegen_dagster.domain.failpoints import ACTION_CLAIM, ACTION_RELEASE, CONFIRMATION, RECEIPT, REJECTION, Commit
+from rulegen_dagster.domain.limits import Group
+from rulegen_dagster.domain.states import ActionState, JobState, Stage
 from rulegen_dagster.ledger.claims import Claimant
-from rulegen_dagster.ledger.database import Database
+from rulegen_dagster.ledger.database import Database, again_after_conflicts
+from rulegen_dagster.ledger.limits import ClaimLimits
+from rulegen_dagster.ledger.outbox import add_published
 from rulegen_dagster.ledger.schema import action, action_set, confirmation, job, transition
 from rulegen_dagster.ledger.stages import log_job
 
@@ -27,6 +30,7 @@ class ActionClaim:
     action_set_digest: str
     content: str
     token: str
+    run_id: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,10 +47,12 @@ class Decision:
 class Actions:
     """Confirmations, and the execution of confirmed actions."""
 
-    def __init__(self, database: Database) -> None:
-        """Work on the given database."""
+    def __init__(self, database: Database, limits: ClaimLimits) -> None:
+        """Work on the given database, within the limit of actions."""
         self._database = database
+        self._limits = limits
 
+    @again_after_conflicts
     def confirm(self, job_id: int, digest: str, *, actor: str) -> bool:
         """Confirm exactly this action set; return False where it was confirmed before.
 
@@ -75,12 +81,13 @@ class Actions:
             self._move_job(connection, job_id, state, JobState.EXECUTING, cause="confirmed", actor=actor)
             return True
 
+    @again_after_conflicts
     def reject(self, job_id: int, *, actor: str, reason: str) -> None:
         """End a job that waits for a person, with the reason. Raises `StateError` in any other state.
 
         A job whose validation failed waits for a person too.
         """
-        with self._database.write() as connection:
+        with self._database.write([REJECTION]) as connection:
             row = self._locked_job(connection, job_id)
             state = JobState(row.state)
             stuck = state is JobState.VALIDATING and row.validation_passed is False
@@ -98,10 +105,13 @@ class Actions:
                 connection, job_id, state, JobState.CANCELLED, cause="rejected", actor=actor, end_reason=reason
             )
 
+    @again_after_conflicts
     def claim(self, job_id: int, *, token: str, claimant: Claimant) -> ActionClaim | None:
-        """Claim the job's next confirmed action, or one whose executor was lost; None where there is none to do."""
+        """Claim the job's next confirmed action, or one whose executor was lost; None where there is none to do now."""
         now = self._database.now
         with self._database.write([ACTION_CLAIM]) as connection:
+            if not self._limits.has_room(connection, Group.ACTIONS):
+                return None
             row = connection.execute(
                 sa.select(action, action_set.c.content)
                 .join(
@@ -139,12 +149,14 @@ class Actions:
                 action_set_digest=row.action_set_digest,
                 content=row.content,
                 token=token,
+                run_id=claimant.run_id,
             )
 
+    @again_after_conflicts
     def finish(self, claim: ActionClaim, *, receipt: str, actor: str) -> bool:
         """Store the receipt and complete the job when nothing is left to do; return whether it landed.
 
-        False means that another executor holds the action now, or has finished it.
+        False means that another executor holds the action now, or has finished it with another receipt.
         """
         now = self._database.now
         with self._database.write([RECEIPT]) as connection:
@@ -163,8 +175,12 @@ class Actions:
                 .returning(action)
             ).first()
             if done is None:
-                return False
+                # A commit whose answer was lost is tried again by its publisher: the receipt is there.
+                stored = sa.select(action.c.receipt).where(action.c.action_key == claim.action_key)
+                return bool(connection.execute(stored).scalar_one_or_none() == receipt)
             self._log_action(connection, done, ActionState.EXECUTING, ActionState.DONE, cause="published", actor=actor)
+            if done.kind == Stage.PUBLISH:
+                add_published(connection, now, claim.job_id, claim.run_id)
             left = sa.select(action.c.action_key).where(
                 action.c.job_id == claim.job_id,
                 action.c.action_set_digest == claim.action_set_digest,
@@ -182,9 +198,11 @@ class Actions:
                 )
             return True
 
+    @again_after_conflicts
     def release(self, claim: ActionClaim, *, error_code: str, actor: str) -> bool:
         """Give an action back whose effect could not be made or verified: it becomes `unknown`, to be reconciled."""
-        with self._database.write() as connection:
+        commits: set[Commit] = set()
+        with self._database.write(commits) as connection:
             row = connection.execute(
                 sa.update(action)
                 .where(action.c.action_key == claim.action_key, action.c.token == claim.token)
@@ -200,6 +218,7 @@ class Actions:
             ).first()
             if row is None:
                 return False
+            commits.add(ACTION_RELEASE)
             self._log_action(connection, row, ActionState.EXECUTING, ActionState.UNKNOWN, cause=error_code, actor=actor)
             return True
 

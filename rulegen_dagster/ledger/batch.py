@@ -35,13 +35,3 @@ def batch(dialect: str, parameter: str, **columns: type[TypeEngine[Any]]) -> Fro
 def rows_of(rows: Iterable[Mapping[str, Any]]) -> str:
     """Return the value of a batch parameter."""
     return json.dumps(list(rows), ensure_ascii=False, separators=(",", ":"))
-
-
-def in_one_trip(dialect: str, first: sa.Insert | sa.Update, second: sa.Insert) -> tuple[sa.Executable, ...]:
-    """Return the statements to run for both, which do not see each other's writes: one where the server can do that.
-
-    Every statement to PostgreSQL is a wait for its answer; SQLite answers in place, and runs them one by one.
-    """
-    if dialect == "sqlite":
-        return first, second
-    return (second.add_cte(first.cte("written_with_it")),)

@@ -8,24 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
 
 from rulegen_dagster.domain.errors import StateError
-from rulegen_dagster.domain.states import (
-    TERMINAL_JOB_STATES,
-    ActionState,
-    AttemptOutcome,
-    JobState,
-    WorkState,
-)
+from rulegen_dagster.domain.failpoints import CANCELLATION
+from rulegen_dagster.domain.states import TERMINAL_JOB_STATES, JobState
 from rulegen_dagster.domain.work import Claim
-from rulegen_dagster.ledger.claims import is_open
-from rulegen_dagster.ledger.database import Database
-from rulegen_dagster.ledger.schema import action, attempt, job, transition, work_item
-from rulegen_dagster.ledger.stages import log_job
+from rulegen_dagster.ledger.database import Database, again_after_conflicts
+from rulegen_dagster.ledger.endings import Ending, end_job, publication_was_begun
+from rulegen_dagster.ledger.schema import job, work_item
 
-_NOT_BEGUN = (ActionState.PROPOSED.value, ActionState.CONFIRMED.value)
-_LOGGED = ("job_id", "subject", "stage", "subject_key", "from_state", "to_state", "cause", "actor", "at")
+_CANCELLED = Ending(state=JobState.CANCELLED, cause="cancelled", code="job_cancelled")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,14 +35,14 @@ class Cancellations:
         """Work on the given database."""
         self._database = database
 
+    @again_after_conflicts
     def cancel(self, job_id: int, *, actor: str, reason: str) -> Cancellation:
         """End a job as cancelled, with its unfinished items and its actions that nobody has begun.
 
         Raises `StateError` for a job that has ended, and for one whose publication was begun: its effect may be there
         already, and is reconciled, not given up.
         """
-        now = self._database.now
-        with self._database.write() as connection:
+        with self._database.write([CANCELLATION]) as connection:
             # The job first, then its items: the order in which completions lock, so that neither waits for the other.
             state = JobState(
                 connection.execute(
@@ -59,15 +51,12 @@ class Cancellations:
             )
             if state in TERMINAL_JOB_STATES:
                 raise StateError(f"the job is {state}; a job that has ended cannot be cancelled")
-            self._give_up_actions(connection, job_id, actor)
-            ended = self._end_items(connection, job_id, actor)
-            connection.execute(
-                sa.update(job)
-                .where(job.c.job_id == job_id)
-                .values(state=JobState.CANCELLED, end_reason=reason, updated_at=now)
-            )
-            log_job(connection, now, job_id, state, JobState.CANCELLED, cause="cancelled", actor=actor)
-            return ended
+            if publication_was_begun(connection, job_id):
+                raise StateError(
+                    "the publication was begun, and its effect may be there; the next publisher goes on with it"
+                )
+            ended = end_job(connection, self._database, job_id, state, _CANCELLED, actor=actor, reason=reason)
+            return Cancellation(items=ended.items, in_flight=ended.in_flight)
 
     def withdrawn(self, claims: Sequence[Claim]) -> frozenset[str]:
         """Return the tokens of the claims whose items are no longer theirs: cancelled, or taken over.
@@ -78,98 +67,3 @@ class Cancellations:
         with self._database.read() as connection:
             held = connection.execute(sa.select(work_item.c.token).where(work_item.c.token.in_(sorted(tokens))))
             return tokens - frozenset(held.scalars())
-
-    def _give_up_actions(self, connection: Connection, job_id: int, actor: str) -> None:
-        of_job = action.c.job_id == job_id
-        states = set(
-            connection.execute(
-                sa.select(action.c.state).where(of_job).order_by(action.c.action_key).with_for_update()
-            ).scalars()
-        )
-        if states & {ActionState.EXECUTING, ActionState.UNKNOWN, ActionState.DONE}:
-            raise StateError(
-                "the publication was begun, and its effect may be there; the next publisher goes on with it"
-            )
-        not_begun = sa.and_(of_job, action.c.state.in_(_NOT_BEGUN))
-        now = self._database.now
-        connection.execute(
-            sa.insert(transition).from_select(
-                _LOGGED,
-                sa.select(
-                    action.c.job_id,
-                    sa.literal("action"),
-                    action.c.kind,
-                    action.c.action_key,
-                    action.c.state,
-                    sa.literal(ActionState.FAILED.value),
-                    sa.literal("job_cancelled"),
-                    sa.literal(actor),
-                    now,
-                ).where(not_begun),
-            )
-        )
-        connection.execute(
-            sa.update(action)
-            .where(not_begun)
-            .values(state=ActionState.FAILED, error_code="job_cancelled", updated_at=now)
-        )
-
-    def _end_items(self, connection: Connection, job_id: int, actor: str) -> Cancellation:
-        now = self._database.now
-        unfinished = sa.and_(work_item.c.job_id == job_id, is_open())
-        if self._database.dialect == "postgresql":
-            # In the order of their keys, like a renewal; a claim never waits for a locked item.
-            key = (work_item.c.stage, work_item.c.item_key, work_item.c.stage_version)
-            connection.execute(sa.select(sa.literal(1)).where(unfinished).order_by(*key).with_for_update()).all()
-        connection.execute(
-            sa.insert(transition).from_select(
-                _LOGGED,
-                sa.select(
-                    work_item.c.job_id,
-                    sa.literal("work_item"),
-                    work_item.c.stage,
-                    work_item.c.item_key,
-                    work_item.c.state,
-                    sa.literal(WorkState.CANCELLED.value),
-                    sa.literal("job_cancelled"),
-                    sa.literal(actor),
-                    now,
-                ).where(unfinished),
-            )
-        )
-        # A lease that passed unnoticed is still a crash.
-        self._end_attempts(connection, job_id, work_item.c.lease_until <= now, AttemptOutcome.CRASHED, "lease_expired")
-        in_flight = self._end_attempts(
-            connection, job_id, work_item.c.lease_until > now, AttemptOutcome.CANCELLED, "job_cancelled"
-        )
-        ended = connection.execute(
-            sa.update(work_item)
-            .where(unfinished)
-            .values(
-                state=WorkState.CANCELLED,
-                token=None,
-                lease_until=None,
-                worker=None,
-                next_attempt_at=None,
-                updated_at=now,
-            )
-        )
-        return Cancellation(items=ended.rowcount, in_flight=in_flight)
-
-    def _end_attempts(
-        self,
-        connection: Connection,
-        job_id: int,
-        lease: sa.ColumnElement[bool],
-        outcome: AttemptOutcome,
-        error_code: str,
-    ) -> int:
-        tokens = sa.select(work_item.c.token).where(
-            work_item.c.job_id == job_id, work_item.c.state == WorkState.RUNNING.value, lease
-        )
-        ended = connection.execute(
-            sa.update(attempt)
-            .where(attempt.c.token.in_(tokens), attempt.c.outcome.is_(None))
-            .values(outcome=outcome, ended_at=self._database.now, error_code=error_code)
-        )
-        return ended.rowcount

@@ -11,17 +11,21 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from rulegen_dagster.domain.deadline import DeadlinePolicy, remaining_ms
+from rulegen_dagster.domain.refusal import refusals_from_json
 from rulegen_dagster.domain.states import (
-    JOB_STATE_OF_STAGE,
     TERMINAL_JOB_STATES,
     AttemptOutcome,
     Stage,
     WorkState,
 )
-from rulegen_dagster.domain.work import Claim, WorkKey
-from rulegen_dagster.ledger.batch import batch, in_one_trip, rows_of
+from rulegen_dagster.domain.work import AttemptKind, Claim, WorkKey
+from rulegen_dagster.ledger.batch import batch, rows_of
 from rulegen_dagster.ledger.database import Database
-from rulegen_dagster.ledger.schema import attempt, job, transition, work_item
+from rulegen_dagster.ledger.guarded import Columns, GuardedWrites
+from rulegen_dagster.ledger.limits import ClaimLimits
+from rulegen_dagster.ledger.picks import Picks
+from rulegen_dagster.ledger.schema import OPEN_WORK_STATES, attempt, job, transition, work_item
 
 PROVIDER_STAGES = frozenset({Stage.GENERATE_RULES, Stage.GENERATE_TESTS})
 """Stages whose attempts call a provider; a lost attempt of theirs counts as a call."""
@@ -38,96 +42,47 @@ class Scope:
 
 @dataclass(frozen=True, kw_only=True)
 class Claimant:
-    """Who claims, and for how long (ms); `run_id` is the Dagster run, if there is one."""
+    """Who claims, and for how long (ms); `run_id` is the Dagster run, if there is one.
+
+    `monotonic_s` is the worker's own monotonic clock before the turn; it goes into the claims, which measure by it.
+    """
 
     worker: str
     lease_ms: int
     run_id: str | None = None
+    monotonic_s: float = 0.0
 
 
 class Claims:
     """The statements that hand out, renew and take over claims; built once for a database."""
 
-    def __init__(self, database: Database) -> None:
-        """Build the statements for the database's dialect."""
+    def __init__(self, database: Database, deadlines: DeadlinePolicy, limits: ClaimLimits) -> None:
+        """Build the statements for the database's dialect.
+
+        Nothing is claimed where `deadlines` leaves too little, nor beyond `limits`.
+        """
         dialect, now = database.dialect, database.now
-        self._picks = {kind: self._pick(dialect, now, kind) for kind in ("any", "jobs", "items")}
-        claimed = batch(
-            dialect,
-            "claims",
-            job_id=sa.BigInteger,
-            stage=sa.Text,
-            item_key=sa.Text,
-            stage_version=sa.Integer,
-            state=sa.Text,
-            attempt=sa.Integer,
-            token=sa.Text,
-            worker=sa.Text,
-            run_id=sa.Text,
-            operation_key=sa.Text,
-            provider_called=sa.Boolean,
-            lease_ms=sa.BigInteger,
-            cause=sa.Text,
-        ).alias("claimed")
-        self._take = (
-            sa.update(work_item)
-            .where(_same_item(work_item, claimed), work_item.c.attempts == claimed.c.attempt - 1)
-            .values(
-                state=WorkState.RUNNING,
-                token=claimed.c.token,
-                worker=claimed.c.worker,
-                lease_until=now + claimed.c.lease_ms,
-                attempts=claimed.c.attempt,
-                next_attempt_at=None,
-                error_code=None,
-                error_message=None,
-                updated_at=now,
-            )
-            .returning(work_item.c.token, work_item.c.lease_until)
+        self._margin_ms = deadlines.margin_ms
+        self._picks = Picks(dialect, now, sa.and_(can_be_claimed(now), is_in_time(now, deadlines)), limits)
+        self._take = GuardedWrites(
+            database,
+            {
+                "job_id": sa.BigInteger,
+                "stage": sa.Text,
+                "item_key": sa.Text,
+                "stage_version": sa.Integer,
+                "state": sa.Text,
+                "attempt": sa.Integer,
+                "kind": sa.Text,
+                "token": sa.Text,
+                "operation_key": sa.Text,
+                "lease_until": sa.BigInteger,
+                "cause": sa.Text,
+            },
+            lambda row: _take(now, row),
+            lambda row, taken: _open_attempt(now, row, taken),
+            lambda row, taken: _log_claim(now, row, taken),
         )
-        open_attempts = sa.insert(attempt).from_select(
-            [
-                "job_id",
-                "stage",
-                "item_key",
-                "stage_version",
-                "attempt",
-                "token",
-                "worker",
-                "dagster_run_id",
-                "operation_key",
-                "provider_called",
-                "started_at",
-            ],
-            sa.select(
-                claimed.c.job_id,
-                claimed.c.stage,
-                claimed.c.item_key,
-                claimed.c.stage_version,
-                claimed.c.attempt,
-                claimed.c.token,
-                claimed.c.worker,
-                claimed.c.run_id,
-                claimed.c.operation_key,
-                claimed.c.provider_called,
-                now,
-            ),
-        )
-        log = sa.insert(transition).from_select(
-            ["job_id", "subject", "stage", "subject_key", "from_state", "to_state", "cause", "actor", "at"],
-            sa.select(
-                claimed.c.job_id,
-                sa.literal("work_item"),
-                claimed.c.stage,
-                claimed.c.item_key,
-                claimed.c.state,
-                sa.literal(WorkState.RUNNING.value),
-                claimed.c.cause,
-                claimed.c.worker,
-                now,
-            ),
-        )
-        self._record = in_one_trip(dialect, open_attempts, log)
         lost = batch(dialect, "lost", token=sa.Text).alias("lost_claims")
         self._book_crashes = (
             sa.update(attempt)
@@ -171,6 +126,11 @@ class Claims:
             .order_by(work_item.c.job_id, work_item.c.stage, work_item.c.item_key, work_item.c.stage_version)
             .with_for_update()
         )
+        self._lock_lost = (
+            sa.select(attempt.c.token)
+            .where(attempt.c.token.in_(sa.bindparam("tokens", expanding=True)))
+            .with_for_update(skip_locked=True)
+        )
         held = batch(dialect, "held", token=sa.Text, lease_ms=sa.BigInteger).alias("held_claims")
         self._extend = (
             sa.update(work_item)
@@ -183,59 +143,31 @@ class Claims:
             .returning(work_item.c.token)
         )
 
-    @staticmethod
-    def _pick(dialect: str, now: sa.ColumnElement[int], kind: str) -> sa.Select[Any]:
-        query = (
-            sa.select(
-                work_item.c.job_id,
-                work_item.c.stage,
-                work_item.c.item_key,
-                work_item.c.stage_version,
-                work_item.c.state,
-                work_item.c.attempts,
-                work_item.c.attempt_limit,
-                work_item.c.token,
-                work_item.c.clause_ordinal,
-                work_item.c.partition_key,
-                job.c.tenant,
-                job.c.submission_key,
-            )
-            .join(job, job.c.job_id == work_item.c.job_id)
-            .where(
-                work_item.c.stage == sa.bindparam("stage", type_=sa.Text),
-                job.c.state == sa.bindparam("job_state", type_=sa.Text),
-                can_be_claimed(now),
-            )
-            .order_by(work_item.c.job_id, work_item.c.ordinal)
-            .limit(sa.bindparam("count", type_=sa.Integer))
-            .with_for_update(of=work_item, skip_locked=True)
-        )
-        if kind == "jobs":
-            wanted = batch(dialect, "wanted", job_id=sa.BigInteger).alias("wanted_jobs")
-            query = query.where(work_item.c.job_id.in_(sa.select(wanted.c.job_id)))
-        elif kind == "items":
-            wanted = batch(dialect, "wanted", job_id=sa.BigInteger, item_key=sa.Text).alias("wanted_items")
-            query = query.where(
-                sa.exists().where(wanted.c.job_id == work_item.c.job_id, wanted.c.item_key == work_item.c.item_key)
-            )
-        return query
-
     def take(
         self, connection: Connection, scope: Scope, *, tokens: Sequence[str], claimant: Claimant
     ) -> tuple[Claim, ...]:
-        """Claim at most `len(tokens)` items, the oldest job first, in document order.
+        """Claim at most `len(tokens)` items: tenants by weight, their jobs alike, within a job in document order.
 
         An item whose lease passed with its attempts used up becomes `failed` instead, with a transition that says so.
         """
         claims: list[Claim] = []
         for stage in scope.stages:
+            passed_over = set[int]()
             while len(claims) < len(tokens):
-                picked = self._picked(connection, scope, stage, len(tokens) - len(claims))
+                found = self._picks.rows(
+                    connection,
+                    stage,
+                    len(tokens) - len(claims),
+                    job_ids=scope.job_ids,
+                    items=scope.items,
+                    passed_over=passed_over,
+                )
+                picked = self._without_locked(connection, found.rows, passed_over)
                 spent = [row for row in picked if _is_spent(row)]
                 fresh = [row for row in picked if not _is_spent(row)]
                 self._take_over(connection, [row for row in picked if row.token], spent)
                 claims += self._claim_rows(connection, fresh, tokens[len(claims) :], claimant)
-                if not spent:
+                if not spent and not found.more:
                     break
         return tuple(claims)
 
@@ -248,19 +180,19 @@ class Claims:
         held = rows_of({"token": claim.token, "lease_ms": lease_ms} for claim in claims)
         return frozenset(connection.execute(self._extend, {"held": held}).scalars())
 
-    def _picked(self, connection: Connection, scope: Scope, stage: Stage, count: int) -> Sequence[sa.Row[Any]]:
-        parameters: dict[str, Any] = {"stage": stage, "job_state": JOB_STATE_OF_STAGE[stage], "count": count}
-        kind = "any"
-        if scope.items is not None:
-            kind = "items"
-            wanted = [{"job_id": key.job_id, "item_key": key.item_key} for key in scope.items if key.stage is stage]
-            if not wanted:
-                return ()
-            parameters["wanted"] = rows_of(wanted)
-        elif scope.job_ids is not None:
-            kind = "jobs"
-            parameters["wanted"] = rows_of({"job_id": job_id} for job_id in scope.job_ids)
-        return connection.execute(self._picks[kind], parameters).all()
+    def _without_locked(
+        self, connection: Connection, rows: Sequence[sa.Row[Any]], passed_over: set[int]
+    ) -> Sequence[sa.Row[Any]]:
+        """Leave out lost items whose worker reports at this moment, and pass over their jobs in this transaction.
+
+        A claim waits for nobody (see `ClaimLimits`).
+        """
+        lost = [row.token for row in rows if row.token]
+        if not lost or connection.dialect.name != "postgresql":
+            return rows
+        free = frozenset(connection.execute(self._lock_lost, {"tokens": lost}).scalars())
+        passed_over.update(row.job_id for row in rows if row.token and row.token not in free)
+        return [row for row in rows if not row.token or row.token in free]
 
     def _take_over(self, connection: Connection, lost: Sequence[sa.Row[Any]], spent: Sequence[sa.Row[Any]]) -> None:
         if lost:
@@ -278,11 +210,14 @@ class Claims:
     ) -> list[Claim]:
         if not rows:
             return []
-        named = list(zip(rows, tokens, strict=False))
-        parameters = {"claims": rows_of(_claim_row(row, token, claimant) for row, token in named)}
-        leases = {row.token: row.lease_until for row in connection.execute(self._take, parameters)}
-        for statement in self._record:
-            connection.execute(statement, parameters)
+        offered = [(row, _claim_row(row, token, claimant)) for row, token in zip(rows, tokens, strict=False)]
+        taken = self._take.run(
+            connection,
+            [claimed for _, claimed in offered],
+            worker=claimant.worker,
+            run_id=claimant.run_id,
+            provider_called=rows[0].stage in PROVIDER_STAGES,
+        )
         return [
             Claim(
                 key=WorkKey(
@@ -294,21 +229,26 @@ class Claims:
                 job=f"{row.tenant}/{row.submission_key}",
                 partition_key=row.partition_key,
                 clause_ordinal=row.clause_ordinal,
-                token=token,
-                attempt=row.attempts + 1,
+                token=claimed["token"],
+                attempt=claimed["attempt"],
                 attempt_limit=row.attempt_limit,
-                operation_key=_operation_key(row),
-                lease_until=leases[token],
+                operation_key=claimed["operation_key"],
+                lease_until=claimed["lease_until"],
+                remaining_ms=self._remaining(row.deadline_at, row.now),
+                claimed_s=claimant.monotonic_s,
+                repair=refusals_from_json(row.repair),
             )
-            for row, token in named
+            for (row, claimed), is_taken in zip(offered, taken, strict=True)
+            if is_taken
         ]
+
+    def _remaining(self, deadline_at: int | None, now: int) -> int | None:
+        return None if deadline_at is None else remaining_ms(deadline_at, now, self._margin_ms)
 
 
 def is_open() -> sa.ColumnElement[bool]:
-    """Return the condition that an item is unfinished, in literals, so that the partial index of open items applies."""
-    return work_item.c.state.in_(
-        [sa.literal_column("'pending'"), sa.literal_column("'running'"), sa.literal_column("'waiting'")]
-    )
+    """Return the condition that an item is unfinished, in literals, in the words of the partial index of open items."""
+    return sa.or_(*(work_item.c.state == sa.literal_column(f"'{state}'") for state in OPEN_WORK_STATES))
 
 
 def can_be_claimed(now: sa.ColumnElement[int]) -> sa.ColumnElement[bool]:
@@ -323,11 +263,16 @@ def can_be_claimed(now: sa.ColumnElement[int]) -> sa.ColumnElement[bool]:
     )
 
 
+def is_in_time(now: sa.ColumnElement[int], deadlines: DeadlinePolicy) -> sa.ColumnElement[bool]:
+    """Return the condition that the job's deadline, if it has one, leaves time for a useful call."""
+    return sa.or_(job.c.deadline_at.is_(None), job.c.deadline_at >= now + deadlines.reserve_ms)
+
+
 def not_terminal(job_id: sa.ColumnElement[int]) -> sa.ColumnElement[bool]:
     """Return the condition that a job has not ended."""
-    return ~sa.exists().where(
-        job.c.job_id == job_id, job.c.state.in_([sa.literal(state.value) for state in sorted(TERMINAL_JOB_STATES)])
-    )
+    # Plain comparisons: SQLite would build an index for a list of literals, for each row.
+    ended = sa.or_(*(job.c.state == sa.literal(state.value) for state in sorted(TERMINAL_JOB_STATES)))
+    return ~sa.exists().where(job.c.job_id == job_id, ended)
 
 
 def _same_item(table: sa.FromClause, other: sa.FromClause) -> sa.ColumnElement[bool]:
@@ -338,10 +283,6 @@ def _is_spent(row: sa.Row[Any]) -> bool:
     return bool(row.state == WorkState.RUNNING and row.attempts >= row.attempt_limit)
 
 
-def _operation_key(row: sa.Row[Any]) -> str:
-    return f"{row.tenant}/{row.submission_key}/{row.stage}/{row.item_key}/v{row.stage_version}"
-
-
 def _claim_row(row: sa.Row[Any], token: str, claimant: Claimant) -> dict[str, Any]:
     return {
         "job_id": row.job_id,
@@ -350,11 +291,55 @@ def _claim_row(row: sa.Row[Any], token: str, claimant: Claimant) -> dict[str, An
         "stage_version": row.stage_version,
         "state": row.state,
         "attempt": row.attempts + 1,
+        "kind": (AttemptKind.REPAIR if row.repair else AttemptKind.RETRY if row.attempts else AttemptKind.FIRST).value,
         "token": token,
-        "worker": claimant.worker,
-        "run_id": claimant.run_id,
-        "operation_key": _operation_key(row),
-        "provider_called": row.stage in PROVIDER_STAGES,
-        "lease_ms": claimant.lease_ms,
+        "operation_key": f"{row.tenant}/{row.submission_key}/{row.stage}/{row.item_key}/v{row.stage_version}",
+        "lease_until": row.now + claimant.lease_ms,
         "cause": "lease_expired" if row.state == WorkState.RUNNING else "claimed",
     }
+
+
+def _take(now: sa.ColumnElement[int], row: Columns) -> sa.Update:
+    of_item = (work_item.c[name] == row[name] for name in ("job_id", "stage", "item_key", "stage_version"))
+    return (
+        sa.update(work_item)
+        .where(*of_item, work_item.c.attempts == row["attempt"] - 1)
+        .values(
+            state=WorkState.RUNNING.value,
+            token=row["token"],
+            worker=sa.bindparam("worker", type_=sa.Text),
+            lease_until=row["lease_until"],
+            attempts=row["attempt"],
+            next_attempt_at=sa.null(),
+            error_code=sa.null(),
+            error_message=sa.null(),
+            updated_at=now,
+        )
+    )
+
+
+def _open_attempt(now: sa.ColumnElement[int], row: Columns, taken: sa.ColumnElement[bool]) -> sa.Insert:
+    values = {
+        **{name: row[name] for name in ("job_id", "stage", "item_key", "stage_version", "attempt", "kind", "token")},
+        "worker": sa.bindparam("worker", type_=sa.Text),
+        "dagster_run_id": sa.bindparam("run_id", type_=sa.Text),
+        "operation_key": row["operation_key"],
+        "provider_called": sa.bindparam("provider_called", type_=sa.Boolean),
+        "started_at": now,
+    }
+    return sa.insert(attempt).from_select([*values], sa.select(*values.values()).where(taken))
+
+
+def _log_claim(now: sa.ColumnElement[int], row: Columns, taken: sa.ColumnElement[bool]) -> sa.Insert:
+    values = {
+        "job_id": row["job_id"],
+        "subject": sa.literal("work_item"),
+        "stage": row["stage"],
+        "subject_key": row["item_key"],
+        "from_state": row["state"],
+        "to_state": sa.literal(WorkState.RUNNING.value),
+        "cause": row["cause"],
+        "actor": sa.bindparam("worker", type_=sa.Text),
+        "at": now,
+    }
+    return sa.insert(transition).from_select([*values], sa.select(*values.values()).where(taken))

@@ -1,22 +1,40 @@
 """The database behind the ledger: engine, clock, transactions, and errors in their own domain."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.engine import Connection, Engine, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError
 
-from rulegen_dagster.domain.errors import InputError, LedgerError
+from rulegen_dagster.domain.errors import InputError, LedgerError, LedgerFault
 from rulegen_dagster.domain.failpoints import Commit, reach_after, reach_before
+from rulegen_dagster.ledger.faults import ledger_errors
 
 _SQLITE = "sqlite:///"
 
 BUSY_TIMEOUT_MS = 10_000
 """How long SQLite waits for another writer before it reports a lock."""
+
+CONFLICT_TRIES = 4
+"""How often a transaction is begun that the database breaks off for another's sake."""
+
+# A server that does not answer is an outage after seconds, not after the kernel's quarter of an hour; whoever needs
+# other values gives them in the URL.
+_POSTGRES_OPTIONS = {
+    "connect_timeout": 5,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 15_000,
+}
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
 class Clock(Protocol):
@@ -70,7 +88,7 @@ class Database:
         `commits` names what this transaction commits, for failpoints; the block may add to it.
         Raises `LedgerError` for whatever the database reports.
         """
-        with _ledger_errors(), self.engine.begin() as connection:
+        with ledger_errors(self.engine.url), self.engine.begin() as connection:
             yield connection
             reach_before(commits)
         reach_after(commits)
@@ -78,7 +96,7 @@ class Database:
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """Open a transaction that only reads. Raises `LedgerError`."""
-        with _ledger_errors(), self.engine.connect() as connection:
+        with ledger_errors(self.engine.url), self.engine.connect() as connection:
             if self.dialect == "sqlite":
                 connection.info["read_only"] = True
             try:
@@ -90,6 +108,26 @@ class Database:
     def close(self) -> None:
         """Close every connection."""
         self.engine.dispose()
+
+
+def again_after_conflicts(transaction: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Begin a function that is one transaction again where the database broke it off for another's sake.
+
+    Safe for every transaction, whatever it does: the database has said that nothing of it happened. Any other fault is
+    the caller's to judge, for a commit whose answer was lost may have landed.
+    """
+
+    @wraps(transaction)
+    def repeated(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        for _ in range(CONFLICT_TRIES - 1):
+            try:
+                return transaction(*args, **kwargs)
+            except LedgerError as error:
+                if error.fault is not LedgerFault.CONFLICT:
+                    raise
+        return transaction(*args, **kwargs)
+
+    return repeated
 
 
 def open_database(url: str, clock: Clock | None = None) -> Database:
@@ -109,7 +147,10 @@ def open_database(url: str, clock: Clock | None = None) -> Database:
             "the database URL cannot be read; give sqlite:///path or postgresql://…", code="invalid_url"
         ) from None
     if backend in ("postgresql", "postgres"):
-        engine = sa.create_engine(parsed.set(drivername="postgresql+psycopg"), pool_size=4, pool_pre_ping=True)
+        options = {name: value for name, value in _POSTGRES_OPTIONS.items() if name not in parsed.query}
+        engine = sa.create_engine(
+            parsed.set(drivername="postgresql+psycopg"), pool_size=4, pool_pre_ping=True, connect_args=options
+        )
         return Database(engine, clock or DatabaseClock())
     if backend != "sqlite":
         raise InputError(f"the ledger runs on SQLite or PostgreSQL, not on {backend}", code="invalid_url")
@@ -135,24 +176,3 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
 
 def _begin_sqlite(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN" if connection.info.get("read_only") else "BEGIN IMMEDIATE")
-
-
-@contextmanager
-def _ledger_errors() -> Iterator[None]:
-    try:
-        yield
-    except OperationalError as error:
-        raise LedgerError(f"the ledger cannot be used: {_first_line(error)}") from error
-    except UnicodeError:
-        # A driver encodes parameters itself, and its error quotes the text.
-        raise LedgerError("a text that is not valid Unicode cannot be stored", code="ledger_refused") from None
-    except SQLAlchemyError as error:
-        raise LedgerError(f"the ledger refused a statement: {_first_line(error)}", code="ledger_refused") from error
-
-
-def _first_line(error: SQLAlchemyError) -> str:
-    # A driver's message may go on with the statement and its parameters, which hold specification text.
-    original = error.orig if isinstance(error, DBAPIError) else error
-    return (
-        f"{type(original).__name__}: {str(original).splitlines()[0][:200]}" if str(original) else type(error).__name__
-    )

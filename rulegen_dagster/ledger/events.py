@@ -107,8 +107,13 @@ class EventReader:
 
 
 def latest_job_event(database: Database, job_id: int) -> Event | None:
-    """Return how the job came into its state."""
-    return _latest(database, transition.c.job_id == job_id, transition.c.subject == "job")
+    """Return how the job came into its state; an extension of its deadline leaves it where it is."""
+    return _latest(
+        database,
+        transition.c.job_id == job_id,
+        transition.c.subject == "job",
+        transition.c.from_state.is_distinct_from(transition.c.to_state),
+    )
 
 
 def latest_item_event(database: Database, key: WorkKey) -> Event | None:

@@ -5,9 +5,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from rulegen_dagster.domain.deadline import DeadlinePolicy
 from rulegen_dagster.domain.identity import JobName
 from rulegen_dagster.domain.states import JOB_STATE_OF_STAGE, Stage, WorkState
-from rulegen_dagster.ledger.claims import can_be_claimed, is_open
+from rulegen_dagster.ledger.claims import can_be_claimed, is_in_time, is_open
 from rulegen_dagster.ledger.schema import attempt, job, transition, work_item
 
 
@@ -39,7 +40,7 @@ class OpenStage:
     revision: int
 
 
-def open_stages(connection: sa.Connection, now: sa.ColumnElement[int]) -> list[OpenStage]:
+def open_stages(connection: sa.Connection, now: sa.ColumnElement[int], deadlines: DeadlinePolicy) -> list[OpenStage]:
     """Return the stages that have items to claim now, oldest job first."""
     in_stage = sa.or_(
         *(
@@ -67,7 +68,7 @@ def open_stages(connection: sa.Connection, now: sa.ColumnElement[int]) -> list[O
         )
         .join(job, job.c.job_id == work_item.c.job_id)
         .join(attempt, latest, isouter=True)
-        .where(is_open(), in_stage)
+        .where(is_open(), in_stage, is_in_time(now, deadlines))
         .order_by(work_item.c.job_id, work_item.c.ordinal)
     )
     groups: dict[tuple[int, str], list[sa.Row[Any]]] = {}
@@ -86,6 +87,13 @@ def open_stages(connection: sa.Connection, now: sa.ColumnElement[int]) -> list[O
         )
         for (job_id, stage), rows in ready.items()
     ]
+
+
+def is_newest() -> sa.ColumnElement[bool]:
+    """Return the condition that an item is the newest of its versions: the one that the job's state is about."""
+    newer = work_item.alias("newer")
+    same = (newer.c[name] == work_item.c[name] for name in ("job_id", "stage", "item_key"))
+    return ~sa.exists().where(*same, newer.c.stage_version > work_item.c.stage_version)
 
 
 def revisions(connection: sa.Connection, job_ids: set[int]) -> dict[int, int]:

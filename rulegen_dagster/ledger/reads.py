@@ -7,12 +7,15 @@ from typing import Any
 import sqlalchemy as sa
 
 from rulegen_dagster.domain.clause import Clause, ClauseKind, ClauseRole
+from rulegen_dagster.domain.deadline import DeadlinePolicy
 from rulegen_dagster.domain.errors import JobNotFoundError
 from rulegen_dagster.domain.identity import JobName
+from rulegen_dagster.domain.refusal import Refusal, refusals_from_json
 from rulegen_dagster.domain.states import ActionState, AttemptOutcome, JobState, Stage, WorkState
 from rulegen_dagster.domain.work import WorkKey
+from rulegen_dagster.ledger.attempts import AttemptRecord, attempt_record
 from rulegen_dagster.ledger.database import Database
-from rulegen_dagster.ledger.open_stages import OpenStage, open_stages, revisions
+from rulegen_dagster.ledger.open_stages import OpenStage, is_newest, open_stages, revisions
 from rulegen_dagster.ledger.schema import (
     action,
     action_set,
@@ -46,13 +49,17 @@ class JobRecord:
     action_set_digest: str | None
     predecessor: JobName | None
     end_reason: str | None
+    deadline_at: int | None
     created_at: int
     updated_at: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class ItemRecord:
-    """One work item with its output, if it has one; `lease_until` and `next_attempt_at` in ms."""
+    """One work item with its output, if it has one; `lease_until` and `next_attempt_at` in ms.
+
+    `repair` is what the next attempt, or the one in flight, shall mend of a refused draft.
+    """
 
     key: WorkKey
     ordinal: int
@@ -68,28 +75,7 @@ class ItemRecord:
     output_digest: str | None
     error_code: str | None
     error_message: str | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class AttemptRecord:
-    """One attempt at an item."""
-
-    key: WorkKey
-    attempt: int
-    worker: str
-    run_id: str | None
-    operation_key: str
-    outcome: AttemptOutcome | None
-    provider: str | None
-    provider_called: bool
-    model_id: str | None
-    request_id: str | None
-    tokens_in: int | None
-    tokens_out: int | None
-    cost_micros: int | None
-    started_at: int
-    ended_at: int | None
-    error_code: str | None
+    repair: tuple[Refusal, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,9 +98,10 @@ _PREDECESSOR = job.alias("predecessor")
 class Reads:
     """Queries over one database."""
 
-    def __init__(self, database: Database) -> None:
-        """Read from the given database."""
+    def __init__(self, database: Database, deadlines: DeadlinePolicy) -> None:
+        """Read from the given database; `deadlines` says which jobs have no time left for their open items."""
         self._database = database
+        self._deadlines = deadlines
 
     def now(self) -> int:
         """Return the ledger's clock, in ms."""
@@ -147,12 +134,12 @@ class Reads:
         return self._jobs(*conditions)
 
     def stage_counts(self, job_id: int) -> dict[Stage, dict[WorkState, int]]:
-        """Return how many items each stage has in each state; every stage and state is present."""
+        """Return how many items each stage has in each state; every stage and state is present, an item counts once."""
         counts = {stage: dict.fromkeys(WorkState, 0) for stage in Stage}
         with self._database.read() as connection:
             for row in connection.execute(
                 sa.select(work_item.c.stage, work_item.c.state, sa.func.count())
-                .where(work_item.c.job_id == job_id)
+                .where(work_item.c.job_id == job_id, is_newest())
                 .group_by(work_item.c.stage, work_item.c.state)
             ):
                 counts[Stage(row[0])][WorkState(row[1])] = row[2]
@@ -175,7 +162,7 @@ class Reads:
             return unused_calls(connection, job_id, limit=limit)
 
     def items(self, job_id: int, stage: Stage, item_key: str | None = None) -> list[ItemRecord]:
-        """Return a stage's items in document order, or the one of a key."""
+        """Return a stage's items in document order, or the one of a key; each in its newest version alone."""
         chosen = [work_item.c.job_id == job_id, work_item.c.stage == stage.value]
         return self._items(*chosen, *([work_item.c.item_key == item_key] if item_key is not None else ()))
 
@@ -193,14 +180,18 @@ class Reads:
         """Return every attempt of a job, or of one of its items, in the order in which they began."""
         chosen = [attempt.c.job_id == job_id]
         if item is not None:
-            chosen += [attempt.c.stage == item.stage.value, attempt.c.item_key == item.item_key]
+            chosen += [
+                attempt.c.stage == item.stage.value,
+                attempt.c.item_key == item.item_key,
+                attempt.c.stage_version == item.stage_version,
+            ]
         with self._database.read() as connection:
             rows = connection.execute(
                 sa.select(attempt)
                 .where(*chosen)
                 .order_by(attempt.c.started_at, attempt.c.stage, attempt.c.item_key, attempt.c.attempt)
             ).all()
-        return [_attempt_record(row) for row in rows]
+        return [attempt_record(row) for row in rows]
 
     def accepted_attempts(self, job_ids: set[int]) -> dict[WorkKey, AttemptRecord]:
         """Return the attempt behind each accepted output of some jobs."""
@@ -210,7 +201,7 @@ class Reads:
                     attempt.c.job_id.in_(sorted(job_ids)), attempt.c.outcome == AttemptOutcome.ACCEPTED.value
                 )
             ).all()
-        return {record.key: record for record in map(_attempt_record, rows)}
+        return {record.key: record for record in map(attempt_record, rows)}
 
     def clauses(self, job_id: int) -> list[Clause]:
         """Return a job's clauses in document order."""
@@ -269,7 +260,7 @@ class Reads:
     def open_stages(self) -> list[OpenStage]:
         """Return the stages that have items to claim now, oldest job first."""
         with self._database.read() as connection:
-            return open_stages(connection, self._database.now)
+            return open_stages(connection, self._database.now, self._deadlines)
 
     def publishable_jobs(self) -> list[JobRecord]:
         """Return the jobs with an action that a publisher can claim now: confirmed, unknown, or its executor lost."""
@@ -318,7 +309,7 @@ class Reads:
     def _items(self, *conditions: sa.ColumnElement[bool]) -> list[ItemRecord]:
         with self._database.read() as connection:
             rows = connection.execute(
-                sa.select(work_item).where(*conditions).order_by(work_item.c.job_id, work_item.c.ordinal)
+                sa.select(work_item).where(*conditions, is_newest()).order_by(work_item.c.job_id, work_item.c.ordinal)
             ).all()
         return [
             ItemRecord(
@@ -338,30 +329,10 @@ class Reads:
                 output_digest=row.output_digest,
                 error_code=row.error_code,
                 error_message=row.error_message,
+                repair=refusals_from_json(row.repair),
             )
             for row in rows
         ]
-
-
-def _attempt_record(row: sa.Row[Any]) -> AttemptRecord:
-    return AttemptRecord(
-        key=WorkKey(job_id=row.job_id, stage=Stage(row.stage), item_key=row.item_key, stage_version=row.stage_version),
-        attempt=row.attempt,
-        worker=row.worker,
-        run_id=row.dagster_run_id,
-        operation_key=row.operation_key,
-        outcome=AttemptOutcome(row.outcome) if row.outcome else None,
-        provider=row.provider,
-        provider_called=row.provider_called,
-        model_id=row.model_id,
-        request_id=row.provider_request_id,
-        tokens_in=row.tokens_in,
-        tokens_out=row.tokens_out,
-        cost_micros=row.cost_micros,
-        started_at=row.started_at,
-        ended_at=row.ended_at,
-        error_code=row.error_code,
-    )
 
 
 def _job_record(row: sa.Row[Any]) -> JobRecord:
@@ -385,6 +356,7 @@ def _job_record(row: sa.Row[Any]) -> JobRecord:
         action_set_digest=row.action_set_digest,
         predecessor=predecessor,
         end_reason=row.end_reason,
+        deadline_at=row.deadline_at,
         created_at=row.created_at,
         updated_at=row.updated_at,
     )

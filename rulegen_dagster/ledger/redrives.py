@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
+from rulegen_dagster.domain.failpoints import REDRIVE, Commit
 from rulegen_dagster.domain.states import Stage, WorkState
 from rulegen_dagster.ledger.claims import not_terminal
-from rulegen_dagster.ledger.database import Database
+from rulegen_dagster.ledger.database import Database, again_after_conflicts
 from rulegen_dagster.ledger.schema import job, transition, work_item
 
 
@@ -18,6 +19,7 @@ class Redrives:
         self._database = database
         self._attempt_limit = attempt_limit
 
+    @again_after_conflicts
     def redrive(
         self, job_id: int, stage: Stage, item_keys: Sequence[str] | None, *, actor: str, reason: str
     ) -> tuple[str, ...]:
@@ -34,7 +36,8 @@ class Redrives:
         if item_keys is not None:
             conditions.append(work_item.c.item_key.in_(list(item_keys)))
         now = self._database.now
-        with self._database.write() as connection:
+        commits: set[Commit] = set()
+        with self._database.write(commits) as connection:
             # Whoever ends the job meanwhile would not see an item that is only now sent back to pending.
             connection.execute(
                 sa.select(job.c.job_id).where(job.c.job_id == job_id).with_for_update(key_share=True)
@@ -48,11 +51,14 @@ class Redrives:
                         attempt_limit=work_item.c.attempts + self._attempt_limit,
                         error_code=None,
                         error_message=None,
+                        repair=None,
                         updated_at=now,
                     )
                     .returning(work_item.c.item_key)
                 ).scalars()
             )
+            if redriven:
+                commits.add(REDRIVE)
             for key in redriven:
                 connection.execute(
                     sa.insert(transition).values(

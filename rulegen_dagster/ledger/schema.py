@@ -1,5 +1,6 @@
 """The ledger's tables. Times are ms since 1970 (UTC) on the database's clock; digests are SHA-256 in hex."""
 
+from collections.abc import Iterable
 from enum import StrEnum
 
 import sqlalchemy as sa
@@ -7,6 +8,7 @@ from sqlalchemy import CheckConstraint, Column, ForeignKey, ForeignKeyConstraint
 
 from rulegen_dagster.domain.clause import ClauseKind, ClauseRole
 from rulegen_dagster.domain.states import ActionState, AttemptOutcome, JobState, Stage, Subject, WorkState
+from rulegen_dagster.domain.work import AttemptKind
 
 metadata = MetaData(
     naming_convention={
@@ -23,9 +25,13 @@ Serial = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 Millis = sa.BigInteger
 
 
-def _one_of(column: str, values: type[StrEnum]) -> str:
-    listed = ", ".join(f"'{value.value}'" for value in values)
-    return f"{column} IN ({listed})"
+OPEN_WORK_STATES = (WorkState.PENDING, WorkState.RUNNING, WorkState.WAITING)
+"""The states of a work item that is unfinished."""
+
+
+def _one_of(column: str, values: Iterable[StrEnum]) -> str:
+    # Plain comparisons: SQLite would build an index for a list of literals, for each row that it checks.
+    return "(" + " OR ".join(f"{column} = '{value.value}'" for value in values) + ")"
 
 
 tenant = Table(
@@ -88,6 +94,8 @@ job = Table(
         name="action_set_fixed",
     ),
 )
+# Claims find the tenants that have jobs in a state, and a tenant's oldest, without reading the others.
+Index("ix_job_state_tenant_job_id", job.c.state, job.c.tenant, job.c.job_id)
 
 clause = Table(
     "clause",
@@ -131,6 +139,8 @@ work_item = Table(
     Column("output_digest", Text),
     Column("error_code", Text),
     Column("error_message", Text),
+    # Why the last draft was refused, as codes and places, where the next attempt is to mend that.
+    Column("repair", Text),
     Column("created_at", Millis, nullable=False),
     Column("updated_at", Millis, nullable=False),
     ForeignKeyConstraint(["job_id", "clause_ordinal"], ["clause.job_id", "clause.ordinal"]),
@@ -150,7 +160,7 @@ work_item = Table(
     CheckConstraint("state <> 'failed' OR error_code IS NOT NULL", name="failed_has_a_reason"),
 )
 
-_OPEN = sa.text("state IN ('pending', 'running', 'waiting')")
+_OPEN = sa.text(_one_of("state", OPEN_WORK_STATES))
 # A claim walks only the open items, however many finished ones the ledger holds.
 Index(
     "ix_work_item_open",
@@ -179,6 +189,7 @@ attempt = Table(
     Column("item_key", Text, primary_key=True),
     Column("stage_version", sa.Integer, primary_key=True),
     Column("attempt", sa.Integer, primary_key=True),
+    Column("kind", Text, nullable=False, server_default=AttemptKind.FIRST.value),
     Column("token", Text, nullable=False, unique=True),
     Column("worker", Text, nullable=False),
     Column("dagster_run_id", Text),
@@ -196,12 +207,24 @@ attempt = Table(
     Column("output_digest", Text),
     Column("error_code", Text),
     Column("error_message", Text),
+    # Why its draft was refused, as codes and places.
+    Column("refusal", Text),
+    # The job whose accepted output this one took over, called for and paid for there.
+    Column("inherited_from", Serial, ForeignKey("job.job_id")),
     ForeignKeyConstraint(
         ["job_id", "stage", "item_key", "stage_version"],
         ["work_item.job_id", "work_item.stage", "work_item.item_key", "work_item.stage_version"],
     ),
     CheckConstraint(f"outcome IS NULL OR {_one_of('outcome', AttemptOutcome)}", name="outcome"),
+    CheckConstraint(_one_of("kind", AttemptKind), name="kind"),
+    CheckConstraint(
+        "refusal IS NULL OR (outcome IS NOT NULL AND outcome = 'invalid_output')", name="refusal_of_a_draft"
+    ),
     CheckConstraint("(outcome IS NULL) = (ended_at IS NULL)", name="ended_with_an_outcome"),
+    CheckConstraint(
+        "inherited_from IS NULL OR (outcome IS NOT NULL AND outcome = 'accepted' AND NOT provider_called)",
+        name="inherited_is_accepted",
+    ),
 )
 # The database's own answer to "at most one accepted output per work item".
 Index(
@@ -213,6 +236,19 @@ Index(
     unique=True,
     sqlite_where=sa.text("outcome = 'accepted'"),
     postgresql_where=sa.text("outcome = 'accepted'"),
+)
+
+# A named person's word that a clause needs no rule. Triggers refuse any change.
+waiver = Table(
+    "waiver",
+    metadata,
+    Column("job_id", Serial, primary_key=True),
+    Column("clause_ordinal", sa.Integer, primary_key=True),
+    Column("actor", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("created_at", Millis, nullable=False),
+    ForeignKeyConstraint(["job_id", "clause_ordinal"], ["clause.job_id", "clause.ordinal"]),
+    CheckConstraint("actor <> '' AND reason <> ''", name="somebody_says_why"),
 )
 
 action_set = Table(
@@ -258,6 +294,8 @@ action = Table(
     CheckConstraint("(state = 'executing') = (token IS NOT NULL)", name="executing_holds_a_lease"),
     CheckConstraint("(state = 'done') = (receipt IS NOT NULL)", name="done_has_a_receipt"),
 )
+_EXECUTING = sa.text("state = 'executing'")
+Index("ix_action_executing", action.c.job_id, sqlite_where=_EXECUTING, postgresql_where=_EXECUTING)
 
 transition = Table(
     "transition",
@@ -272,7 +310,7 @@ transition = Table(
     Column("cause", Text, nullable=False),
     Column("actor", Text, nullable=False),
     Column("at", Millis, nullable=False),
-    CheckConstraint("subject IN ('job', 'work_item', 'action')", name="subject"),
+    CheckConstraint("(subject = 'job' OR subject = 'work_item' OR subject = 'action')", name="subject"),
 )
 
 # One row for each acceptance, written in its transaction; Dagster's event log is a copy that is made from it later.
@@ -287,6 +325,8 @@ outbox = Table(
     # The Dagster run that accepted it, if it was one; while that run lives, the event is its to write.
     Column("dagster_run_id", Text),
     Column("created_at", Millis, nullable=False),
+    # Until when one mirroring process has the row to itself.
+    Column("lease_until", Millis),
     Column("mirrored_at", Millis),
     sa.UniqueConstraint("job_id", "stage", "item_key", "stage_version"),
     CheckConstraint(_one_of("stage", Stage), name="stage"),

@@ -65,7 +65,7 @@ def folder_near(near: str | None) -> Path | None:
 def fill(database: Database, template_job: int, items: int) -> None:
     """Grow a scratch ledger by `items` rule items, in copies of a job whose rule items are open.
 
-    The older half of the copies has its items finished, the younger half has them open.
+    The older half of the copies has its items finished and is past their stage, the younger half has them open.
     """
     jobs = max(2, items // ITEMS_PER_JOB)
     copy, number = _series("copies", jobs), _series("numbers", items // jobs)
@@ -129,6 +129,9 @@ def _finish(connection: Connection, now: sa.ColumnElement[int], template_job: in
     freed = {"token": None, "worker": None, "lease_until": None, "output": "{}", "output_digest": sha256_hex("{}")}
     connection.execute(sa.update(work_item).where(older).values(state=WorkState.RUNNING.value, **held))
     connection.execute(sa.update(work_item).where(older).values(state=WorkState.SUCCEEDED.value, **freed))
+    passed = sa.and_(job.c.job_id > template_job, job.c.job_id <= template_job + jobs)
+    for state in (JobState.GENERATING_TESTS, JobState.VALIDATING):
+        connection.execute(sa.update(job).where(passed).values(state=state.value))
 
 
 def _series(name: str, count: int) -> sa.CTE:

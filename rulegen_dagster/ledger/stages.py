@@ -11,10 +11,10 @@ from rulegen_dagster.domain.canonical import sha256_hex
 from rulegen_dagster.domain.identity import item_key, rule_partition_key
 from rulegen_dagster.domain.states import ActionState, JobState, Stage, WorkState
 from rulegen_dagster.domain.work import DOCUMENT_ITEM, STAGE_VERSION, Offer
+from rulegen_dagster.ledger.claims import is_open
 from rulegen_dagster.ledger.database import Database
 from rulegen_dagster.ledger.schema import action, action_set, clause, job, transition, work_item
 
-_OPEN_STATES = (WorkState.PENDING.value, WorkState.RUNNING.value, WorkState.WAITING.value)
 _BARRIERS = {
     JobState.RETRIEVING: (Stage.RETRIEVE, JobState.GENERATING_RULES),
     JobState.GENERATING_RULES: (Stage.GENERATE_RULES, JobState.GENERATING_TESTS),
@@ -29,6 +29,17 @@ class Stages:
         """Items are created with `attempt_limit` attempts."""
         self._now = database.now
         self._attempt_limit = attempt_limit
+        self._job_state = sa.select(job.c.state).where(job.c.job_id == sa.bindparam("job_id", type_=sa.BigInteger))
+        of_stage = (
+            sa.select(work_item.c.item_key)
+            .where(
+                work_item.c.job_id == sa.bindparam("job_id", type_=sa.BigInteger),
+                work_item.c.stage == sa.bindparam("stage", type_=sa.Text),
+            )
+            .limit(1)
+        )
+        self._an_open_item = of_stage.where(is_open())
+        self._an_unfinished_item = of_stage.where(work_item.c.state != WorkState.SUCCEEDED.value)
 
     def lock(self, connection: Connection, job_ids: Iterable[int]) -> None:
         """Lock the jobs' rows, in order, for the rest of the transaction.
@@ -49,6 +60,13 @@ class Stages:
         """Create the parse item of a new job."""
         self._insert_items(connection, job_id, Stage.PARSE, [_document_item()])
 
+    def open_validation_again(self, connection: Connection, job_id: int, stage_version: int) -> None:
+        """Create the next version of the validate item; the accepted report of the version before stays."""
+        self._insert_items(connection, job_id, Stage.VALIDATE, [_document_item()], stage_version)
+        connection.execute(
+            sa.update(job).where(job.c.job_id == job_id).values(validation_passed=None, updated_at=self._now)
+        )
+
     def landed(self, connection: Connection, offers: Sequence[Offer], *, worker: str) -> bool:
         """Do what the accepted offers open: clauses and rule items, the next stage, or the action set.
 
@@ -66,6 +84,10 @@ class Stages:
             self._advance(connection, job_id, worker) for job_id in sorted({offer.claim.key.job_id for offer in offers})
         ]
         return any(passed)
+
+    def advance(self, connection: Connection, job_id: int, worker: str) -> None:
+        """Move a job past every barrier whose stage is complete, and create the items of the stages behind."""
+        self._advance(connection, job_id, worker)
 
     def _parsed(self, connection: Connection, offer: Offer, worker: str) -> None:
         parsed, job_id = offer.parsed, offer.claim.key.job_id
@@ -156,7 +178,7 @@ class Stages:
         # A stage without items is passed at once, so one completion may open more than one barrier.
         passed = False
         while True:
-            state = JobState(connection.execute(sa.select(job.c.state).where(job.c.job_id == job_id)).scalar_one())
+            state = self._state(connection, job_id)
             if state not in _BARRIERS:
                 return passed
             stage, next_state = _BARRIERS[state]
@@ -170,12 +192,14 @@ class Stages:
             elif next_state is JobState.VALIDATING:
                 self._insert_items(connection, job_id, Stage.VALIDATE, [_document_item()])
 
+    def _state(self, connection: Connection, job_id: int) -> JobState:
+        return JobState(connection.execute(self._job_state, {"job_id": job_id}).scalar_one())
+
     def _is_complete(self, connection: Connection, job_id: int, stage: Stage) -> bool:
-        of_stage = sa.select(sa.literal(1)).where(work_item.c.job_id == job_id, work_item.c.stage == stage.value)
-        open_items = of_stage.where(work_item.c.state.in_([sa.literal_column(f"'{state}'") for state in _OPEN_STATES]))
-        if connection.execute(open_items.limit(1)).first():
+        key = {"job_id": job_id, "stage": stage.value}
+        if connection.execute(self._an_open_item, key).first():
             return False
-        return connection.execute(of_stage.where(work_item.c.state != WorkState.SUCCEEDED).limit(1)).first() is None
+        return connection.execute(self._an_unfinished_item, key).first() is None
 
     def _open_tests(self, connection: Connection, job_id: int) -> None:
         copied = ("job_id", "item_key", "stage_version", "ordinal", "clause_ordinal", "partition_key")
@@ -193,13 +217,20 @@ class Stages:
             )
         )
 
-    def _insert_items(self, connection: Connection, job_id: int, stage: Stage, items: list[dict[str, Any]]) -> None:
+    def _insert_items(
+        self,
+        connection: Connection,
+        job_id: int,
+        stage: Stage,
+        items: list[dict[str, Any]],
+        stage_version: int = STAGE_VERSION,
+    ) -> None:
         if items:
             connection.execute(
                 sa.insert(work_item).values(
                     job_id=job_id,
                     stage=stage,
-                    stage_version=STAGE_VERSION,
+                    stage_version=stage_version,
                     state=WorkState.PENDING,
                     attempt_limit=self._attempt_limit,
                     created_at=self._now,

@@ -6,20 +6,29 @@ from contextlib import contextmanager
 from sqlalchemy.engine import Connection
 
 from rulegen_dagster.domain import failpoints
+from rulegen_dagster.domain.deadline import DEFAULT_DEADLINES, DeadlinePolicy
 from rulegen_dagster.domain.failpoints import Commit
+from rulegen_dagster.domain.limits import NO_LIMITS, Limits
 from rulegen_dagster.domain.retry import RetryDecision, RetryPolicy
-from rulegen_dagster.domain.states import Stage
+from rulegen_dagster.domain.states import AttemptOutcome, Stage
 from rulegen_dagster.domain.work import Claim, FailedAttempt, Landing, Offer
 from rulegen_dagster.ledger.actions import Actions
 from rulegen_dagster.ledger.cancellations import Cancellations
-from rulegen_dagster.ledger.claims import Claimant, Claims, Scope
+from rulegen_dagster.ledger.claims import Claimant, Claims, Scope, can_be_claimed
 from rulegen_dagster.ledger.completions import Completions
 from rulegen_dagster.ledger.database import Clock, Database, open_database
+from rulegen_dagster.ledger.deadlines import Deadlines
+from rulegen_dagster.ledger.forks import Forks
+from rulegen_dagster.ledger.limits import ClaimLimits
 from rulegen_dagster.ledger.migrate import ensure_current
+from rulegen_dagster.ledger.outbox import Outbox
 from rulegen_dagster.ledger.reads import Reads
+from rulegen_dagster.ledger.recoveries import Recoveries
 from rulegen_dagster.ledger.redrives import Redrives
 from rulegen_dagster.ledger.stages import Stages
 from rulegen_dagster.ledger.submissions import Submissions
+from rulegen_dagster.ledger.tenants import Tenants
+from rulegen_dagster.ledger.waivers import Waivers
 
 _COMMIT_OF_STAGE = {
     Stage.PARSE: failpoints.DOCUMENT,
@@ -69,12 +78,15 @@ class Turn:
             return {}
         worker = self._claimant.worker
         self._stages.lock(self._connection, (claim.key.job_id for claim in touched))
-        landed = self._completions.complete(self._connection, offers, worker=worker)
-        landed |= self._completions.fail(self._connection, failures, worker=worker)
-        accepted = [offer for offer in offers if offer.claim.token in landed]
+        completed = self._completions.complete(self._connection, offers, worker=worker, run_id=self._claimant.run_id)
+        failed_now = self._completions.fail(self._connection, failures, worker=worker)
+        landed = completed.landed | completed.landed_before | failed_now
+        accepted = [offer for offer in offers if offer.claim.token in completed.landed]
         self._commits.update(_COMMIT_OF_STAGE.get(offer.claim.key.stage, failpoints.COMPLETION) for offer in accepted)
-        if failures:
-            self._commits.add(failpoints.FAILURE)
+        self._commits.update(
+            failpoints.GIVE_BACK if failed.outcome is AttemptOutcome.CANCELLED else failpoints.FAILURE
+            for failed, _ in failures
+        )
         if self._stages.landed(self._connection, accepted, worker=worker):
             self._commits.add(failpoints.BARRIER)
         return {claim.token: Landing.ACCEPTED if claim.token in landed else Landing.STALE for claim in touched}
@@ -86,7 +98,7 @@ class Turn:
         return self._claims.renew(self._connection, claims, lease_ms=self._claimant.lease_ms)
 
     def claim(self, scope: Scope, tokens: Sequence[str]) -> tuple[Claim, ...]:
-        """Claim at most one item for each fresh token."""
+        """Claim at most one item for each fresh token; the last write of a turn (see `ClaimLimits`)."""
         if not tokens:
             return ()
         taken = self._claims.take(self._connection, scope, tokens=tokens, claimant=self._claimant)
@@ -100,18 +112,31 @@ class Ledger:
     Every method raises `LedgerError` where the database cannot be used.
     """
 
-    def __init__(self, database: Database, policy: RetryPolicy) -> None:
+    def __init__(
+        self,
+        database: Database,
+        policy: RetryPolicy,
+        deadlines: DeadlinePolicy = DEFAULT_DEADLINES,
+        limits: Limits = NO_LIMITS,
+    ) -> None:
         """Work on an open, migrated database."""
         self.database = database
         self.policy = policy
-        self._claims = Claims(database)
+        self.limits = ClaimLimits(database, limits, can_be_claimed(database.now))
+        self._claims = Claims(database, deadlines, self.limits)
         self._completions = Completions(database)
         self._stages = Stages(database, attempt_limit=policy.max_attempts)
         self.submissions = Submissions(database, self._stages)
-        self.actions = Actions(database)
+        self.tenants = Tenants(database, self.limits)
+        self.actions = Actions(database, self.limits)
         self.cancellations = Cancellations(database)
+        self.deadlines = Deadlines(database, deadlines)
+        self.forks = Forks(database, self._stages, attempt_limit=policy.max_attempts)
+        self.recoveries = Recoveries(database)
         self.redrives = Redrives(database, attempt_limit=policy.max_attempts)
-        self.reads = Reads(database)
+        self.reads = Reads(database, deadlines)
+        self.outbox = Outbox(database)
+        self.waivers = Waivers(database, self._stages)
 
     @contextmanager
     def turn(self, claimant: Claimant) -> Iterator[Turn]:
@@ -132,11 +157,17 @@ class Ledger:
         self.database.close()
 
 
-def open_ledger(url: str, policy: RetryPolicy, clock: Clock | None = None) -> Ledger:
+def open_ledger(
+    url: str,
+    policy: RetryPolicy,
+    clock: Clock | None = None,
+    deadlines: DeadlinePolicy = DEFAULT_DEADLINES,
+    limits: Limits = NO_LIMITS,
+) -> Ledger:
     """Open the ledger behind a URL and make its schema where there is none.
 
     Raises `InputError` for a URL of another database, `LedgerError` where it cannot be used or needs a migration.
     """
     database = open_database(url, clock)
     ensure_current(database)
-    return Ledger(database, policy)
+    return Ledger(database, policy, deadlines, limits)

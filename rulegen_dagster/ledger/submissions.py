@@ -12,14 +12,17 @@ from rulegen_dagster.domain.errors import SubmissionConflictError, TenantNotFoun
 from rulegen_dagster.domain.failpoints import INTAKE
 from rulegen_dagster.domain.identity import JobName, job_partition_key
 from rulegen_dagster.domain.states import JobState
-from rulegen_dagster.ledger.database import Database
+from rulegen_dagster.ledger.database import Database, again_after_conflicts
 from rulegen_dagster.ledger.schema import behaviour, job, submission, tenant
 from rulegen_dagster.ledger.stages import Stages, log_job
 
 
 @dataclass(frozen=True, kw_only=True)
 class Submission:
-    """What a client hands in. `input_digest` is the SHA-256 of the upload's bytes, which are stored already."""
+    """What a client hands in. `input_digest` is the SHA-256 of the upload's bytes, which are stored already.
+
+    `deadline_ms` counts from when the job is made; None makes a job that has no deadline.
+    """
 
     name: JobName
     input_digest: str
@@ -27,6 +30,7 @@ class Submission:
     size_bytes: int
     ruleset: str
     behaviour: Behaviour
+    deadline_ms: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +49,7 @@ class Submissions:
         self._database = database
         self._stages = stages
 
+    @again_after_conflicts
     def add_tenant(self, name: str) -> bool:
         """Add a tenant; return False where it exists already."""
         with self._database.write() as connection:
@@ -73,6 +78,7 @@ class Submissions:
         if taken is not None:
             _require_same_input(name, taken, input_digest)
 
+    @again_after_conflicts
     def submit(self, request: Submission, *, actor: str) -> Accepted:
         """Create the job with its parse item, or return the one that the same key and input made before.
 
@@ -82,20 +88,15 @@ class Submissions:
         now = self._database.now
         with self._database.write([INTAKE]) as connection:
             _require_tenant(connection, request.name)
-            inserted = connection.execute(
-                _insert(connection, submission)
-                .values(
-                    tenant=request.name.tenant,
-                    submission_key=request.name.submission_key,
-                    input_digest=request.input_digest,
-                    file_name=request.file_name,
-                    size_bytes=request.size_bytes,
-                    received_at=now,
-                )
-                .on_conflict_do_nothing()
-                .returning(submission.c.submission_key)
-            ).first()
-            if inserted is None:
+            stored = store_submission(
+                connection,
+                now,
+                request.name,
+                input_digest=request.input_digest,
+                file_name=request.file_name,
+                size_bytes=request.size_bytes,
+            )
+            if not stored:
                 return _existing(connection, request)
             connection.execute(
                 _insert(connection, behaviour)
@@ -105,34 +106,92 @@ class Submissions:
             return self._create_job(connection, request, actor)
 
     def _create_job(self, connection: Connection, request: Submission, actor: str) -> Accepted:
-        now = self._database.now
-        job_id = connection.execute(
-            sa.insert(job)
-            .values(
-                tenant=request.name.tenant,
-                submission_key=request.name.submission_key,
-                partition_key=job_partition_key(request.name),
-                ruleset=request.ruleset,
-                state=JobState.RECEIVED,
-                behaviour_digest=request.behaviour.digest,
-                spec_digest=request.input_digest,
-                predecessor_job_id=_predecessor(connection, request),
-                created_at=now,
-                updated_at=now,
-            )
-            .returning(job.c.job_id)
-        ).scalar_one()
-        steps: tuple[tuple[JobState | None, JobState, str], ...] = (
-            (None, JobState.RECEIVED, "submitted"),
-            (JobState.RECEIVED, JobState.AUTHORIZED, "tenant_known"),
-            (JobState.AUTHORIZED, JobState.EXTRACTING, "parse_opened"),
+        job_id = create_job(
+            connection,
+            self._database.now,
+            request.name,
+            ruleset=request.ruleset,
+            behaviour_digest=request.behaviour.digest,
+            spec_digest=request.input_digest,
+            predecessor_job_id=_predecessor(connection, request),
+            deadline_ms=request.deadline_ms,
+            cause="submitted",
+            actor=actor,
         )
-        for before, after, cause in steps:
-            if before is not None:
-                connection.execute(sa.update(job).where(job.c.job_id == job_id).values(state=after))
-            log_job(connection, now, job_id, before, after, cause=cause, actor=actor)
         self._stages.open_parse(connection, job_id)
         return Accepted(job_id=job_id, existing=False)
+
+
+def store_submission(
+    connection: Connection,
+    now: sa.ColumnElement[int],
+    name: JobName,
+    *,
+    input_digest: str,
+    file_name: str,
+    size_bytes: int,
+) -> bool:
+    """Store a submission; return False where its key is taken. Of two at once, the second waits for the first."""
+    inserted = connection.execute(
+        _insert(connection, submission)
+        .values(
+            tenant=name.tenant,
+            submission_key=name.submission_key,
+            input_digest=input_digest,
+            file_name=file_name,
+            size_bytes=size_bytes,
+            received_at=now,
+        )
+        .on_conflict_do_nothing()
+        .returning(submission.c.submission_key)
+    ).first()
+    return inserted is not None
+
+
+def create_job(
+    connection: Connection,
+    now: sa.ColumnElement[int],
+    name: JobName,
+    *,
+    ruleset: str,
+    behaviour_digest: str,
+    spec_digest: str,
+    predecessor_job_id: int | None,
+    deadline_ms: int | None,
+    cause: str,
+    actor: str,
+) -> int:
+    """Create the job of a stored submission and take it to where it is parsed, still without items; return its number.
+
+    Its deadline, if it gets one, counts from now on the ledger's clock.
+    """
+    job_id: int = connection.execute(
+        sa.insert(job)
+        .values(
+            tenant=name.tenant,
+            submission_key=name.submission_key,
+            partition_key=job_partition_key(name),
+            ruleset=ruleset,
+            state=JobState.RECEIVED,
+            behaviour_digest=behaviour_digest,
+            spec_digest=spec_digest,
+            predecessor_job_id=predecessor_job_id,
+            deadline_at=None if deadline_ms is None else now + deadline_ms,
+            created_at=now,
+            updated_at=now,
+        )
+        .returning(job.c.job_id)
+    ).scalar_one()
+    steps: tuple[tuple[JobState | None, JobState, str], ...] = (
+        (None, JobState.RECEIVED, cause),
+        (JobState.RECEIVED, JobState.AUTHORIZED, "tenant_known"),
+        (JobState.AUTHORIZED, JobState.EXTRACTING, "parse_opened"),
+    )
+    for before, after, step_cause in steps:
+        if before is not None:
+            connection.execute(sa.update(job).where(job.c.job_id == job_id).values(state=after))
+        log_job(connection, now, job_id, before, after, cause=step_cause, actor=actor)
+    return job_id
 
 
 def _existing(connection: Connection, request: Submission) -> Accepted:

@@ -1,7 +1,8 @@
 """`rulegen-pattern`: drafts by sentence patterns. Deterministic, needs no account, and is not a language model.
 
-It takes plain one-sentence limits, receipts, approvals, refusals, deadlines and rates, and abstains with a typed reason
-from everything else. It never guesses: a clause with a single unread word is left to a person or to a model.
+It takes plain one-sentence limits, papers, approvals, refusals, deadlines, shares and rates in English and German, and
+abstains with a typed reason from everything else. It never guesses: a clause with a single unread word is left to a
+person or to a model.
 """
 
 from functools import lru_cache
@@ -26,7 +27,9 @@ class PatternProvider:
 
     def __init__(self) -> None:
         """Name the patterns by the hash of their own source."""
-        self._identity = ProviderIdentity(name=PATTERN_PROVIDER, model_id=_model_id(), is_language_model=False)
+        self._identity = ProviderIdentity(
+            name=PATTERN_PROVIDER, model_id=_model_id(), is_language_model=False, can_repair=False
+        )
 
     @property
     def identity(self) -> ProviderIdentity:
@@ -65,4 +68,4 @@ class PatternProvider:
 @lru_cache(maxsize=1)
 def _model_id() -> str:
     sources = sorted(Path(__file__).parent.glob("pattern*.py"))
-    return f"{PATTERN_PROVIDER}/1+sha256:{sha256_hex(b''.join(path.read_bytes() for path in sources))[:12]}"
+    return f"{PATTERN_PROVIDER}/2+sha256:{sha256_hex(b''.join(path.read_bytes() for path in sources))[:12]}"

@@ -11,11 +11,12 @@ from typing import Literal
 from rulegen_dagster.domain.money import micros_per_minor
 from rulegen_dagster.domain.rule import Decision, Modality, TestCase, TestKind
 from rulegen_dagster.domain.vocabulary import BoolFact, EnumFact, Vocabulary
-from rulegen_dagster.providers.pattern_model import AMOUNT, Demand, FactIs, Reading, Threshold
+from rulegen_dagster.providers.pattern_model import Demand, FactIs, Reading, Share, Threshold
 
 _Facts = dict[str, bool | int | str]
 _Expected = Decision | Literal["no_match"]
 _FULL_DISTANCE = 100
+_WHOLE_BILL = 10_000
 _MAX_VALUES = 8
 
 
@@ -35,15 +36,31 @@ class _CaseWriter:
         reading = self.reading
         if threshold := reading.threshold:
             for value, place in _around(threshold):
-                fires = threshold.comparator.passed_by(value, threshold.value)
+                fires = _passes(threshold, value)
                 yield self._case(f"{place} the threshold", TestKind.BOUNDARY, {threshold.fact: value}, fires=fires)
-        if reading.needs_amount:
-            yield self._case("nothing spent", TestKind.BOUNDARY, {AMOUNT: 0}, fires=False)
-            yield self._case("the smallest amount", TestKind.BOUNDARY, {AMOUNT: 1}, fires=True)
+        if share := reading.share:
+            yield from self._share_boundaries(share)
+        if reading.spent:
+            nothing: _Facts = dict.fromkeys(reading.spent, 0)
+            yield self._case("nothing spent", TestKind.BOUNDARY, nothing, fires=False)
+            for fact in reading.spent:
+                name = f"the smallest {fact}"
+                yield self._case(name, TestKind.BOUNDARY, nothing | {fact: 1}, fires=True)
         if rate := reading.rate:
             for distance in (0, 1, _FULL_DISTANCE):
                 kind = TestKind.NORMAL if distance == _FULL_DISTANCE else TestKind.BOUNDARY
-                yield self._case(f"a distance of {distance}", kind, {rate.distance_fact: distance}, fires=True)
+                yield self._case(f"a distance of {distance}", kind, {rate.measure: distance}, fires=True)
+
+    def _share_boundaries(self, share: Share) -> Iterator[TestCase]:
+        comparator = share.comparator
+        if comparator is None:
+            yield self._case("a whole bill", TestKind.NORMAL, {share.part: _WHOLE_BILL}, fires=True)
+            return
+        exact = _WHOLE_BILL * share.percent // 100
+        for step, place in _STEPS:
+            facts: _Facts = {share.whole: _WHOLE_BILL, share.part: exact + step}
+            fires = comparator.passed_by(exact + step, exact)
+            yield self._case(f"{place} the share", TestKind.BOUNDARY, facts, fires=fires)
 
     def normal(self) -> Iterator[TestCase]:
         """One case for each named value, beyond any threshold."""
@@ -74,13 +91,14 @@ class _CaseWriter:
                     yield self._case(f"without the exception {fact.fact}", TestKind.NORMAL, off, fires=True)
             if threshold := exception.threshold:
                 for value, place in _around(threshold):
-                    holds = threshold.comparator.passed_by(value, threshold.value)
+                    holds = _passes(threshold, value)
                     kind = TestKind.EXCEPTION if holds else TestKind.BOUNDARY
                     name = f"{place} the exception's threshold"
                     yield self._case(name, kind, {threshold.fact: value}, fires=not holds)
 
     def _has_no_number(self) -> bool:
-        return self.reading.threshold is None and self.reading.rate is None
+        reading = self.reading
+        return reading.threshold is None and reading.rate is None and reading.share is None
 
     def _case(self, name: str, kind: TestKind, changed: Mapping[str, bool | int | str], *, fires: bool) -> TestCase:
         facts = {**self._firing_facts(), **changed}
@@ -95,30 +113,38 @@ class _CaseWriter:
         if threshold := reading.threshold:
             beyond = next(value for value, _ in reversed(_around(threshold)) if _passes(threshold, value))
             facts[threshold.fact] = beyond
-        if reading.needs_amount:
-            facts[AMOUNT] = 1
+        if share := reading.share:
+            facts[share.whole] = _WHOLE_BILL
+            facts[share.part] = _WHOLE_BILL * share.percent // 100 + 1
+        if reading.spent:
+            facts[reading.spent[0]] = 1
         if reading.rate:
-            facts[reading.rate.distance_fact] = _FULL_DISTANCE
+            facts[reading.rate.measure] = _FULL_DISTANCE
         return facts
 
     def _expected(self) -> Decision:
         reading = self.reading
         if reading.modality is Modality.SHOULD and reading.demand is not Demand.PERMISSION:
             return Decision.FLAG
-        return {
-            Demand.LIMIT: Decision.REIMBURSE_UP_TO,
-            Demand.RATE: Decision.REIMBURSE_UP_TO,
-            Demand.RECEIPT: Decision.REQUIRE_RECEIPT,
-            Demand.APPROVAL: Decision.REQUIRE_APPROVAL,
-            Demand.REFUSAL: Decision.DENY,
-            Demand.DEADLINE: Decision.DENY,
-            Demand.PERMISSION: Decision.ALLOW,
-        }[reading.demand]
+        match reading.demand:
+            case Demand.LIMIT | Demand.RATE:
+                counts_time = reading.threshold is not None and reading.threshold.currency is None
+                return Decision.DENY if counts_time else Decision.REIMBURSE_UP_TO
+            case Demand.RECEIPT:
+                return Decision.REQUIRE_RECEIPT
+            case Demand.APPROVAL:
+                return Decision.REQUIRE_APPROVAL
+            case Demand.REFUSAL | Demand.DEADLINE:
+                return Decision.DENY
+            case Demand.PERMISSION:
+                return Decision.ALLOW
 
     def _cap(self, facts: _Facts) -> int | None:
         reading = self.reading
         if rate := reading.rate:
-            return rate.micros * int(facts[rate.distance_fact]) // micros_per_minor(rate.currency)
+            return rate.micros * int(facts[rate.measure]) // micros_per_minor(rate.currency)
+        if share := reading.share:
+            return int(facts[share.whole]) * share.percent // 100
         return reading.threshold.value if reading.threshold else None
 
     def _other_values(self, fact: FactIs) -> tuple[bool | str, ...]:
@@ -133,10 +159,12 @@ class _CaseWriter:
         return ()
 
 
+_STEPS = ((-1, "just below"), (0, "at"), (1, "just above"))
+
+
 def _around(threshold: Threshold) -> tuple[tuple[int, str], ...]:
-    steps = ((-1, "just below"), (0, "at"), (1, "just above"))
-    return tuple((threshold.value + step, place) for step, place in steps if threshold.value + step >= 0)
+    return tuple((threshold.limit + step, place) for step, place in _STEPS if threshold.limit + step >= 0)
 
 
 def _passes(threshold: Threshold, value: int) -> bool:
-    return threshold.comparator.passed_by(value, threshold.value)
+    return threshold.comparator.passed_by(value, threshold.limit)

@@ -1,18 +1,15 @@
-"""Exceptions of a clause ("unless …", "except …"): split off, and read only if every word is understood."""
+"""Exceptions of a clause ("unless …", "es sei denn …"): split off, and read only if every word is understood."""
 
 import re
 from dataclasses import dataclass
 
-from rulegen_dagster.providers.pattern_model import FLIGHT_HOURS, Comparator, ExceptionReading, FactIs, Threshold
-from rulegen_dagster.providers.pattern_quantities import Unit
-from rulegen_dagster.providers.pattern_sentences import APPROVED, EXCEPTION_WORD, LONGER_FLIGHT
-from rulegen_dagster.providers.pattern_words import READ, SIGNS, Marked, Named, read
+from rulegen_dagster.domain.vocabulary import Vocabulary
+from rulegen_dagster.providers.pattern_language import READ, SIGNS, Language, group_of
+from rulegen_dagster.providers.pattern_model import Abstention, ExceptionReading, FactIs, Threshold
+from rulegen_dagster.providers.pattern_thresholds import compared, longer_flight, money_threshold, take
+from rulegen_dagster.providers.pattern_words import Marked, Named, read
 
 _WORD = re.compile(r"[^\W_]+(?:'[a-z]+)?|[%$€£¥]", re.IGNORECASE)
-_FILLER_WORDS = (
-    "a an the for in of on to is are it they this when where case cases or and that expense purchase trip made incurred"
-)
-_FILLERS = frozenset(_FILLER_WORDS.split())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,9 +21,9 @@ class ExceptionPart:
     end: int
 
 
-def split_exception(working: str, own_start: int) -> ExceptionPart | None:
+def split_exception(working: str, own_start: int, language: Language) -> ExceptionPart | None:
     """Find the exception: from its word to the end, or to the comma where the clause begins with it."""
-    match = EXCEPTION_WORD.search(working, own_start)
+    match = language.exception_word.search(working, own_start)
     if match is None:
         return None
     end = len(working.rstrip(" .;,"))
@@ -51,22 +48,34 @@ def group_values(values: list[Named] | tuple[Named, ...]) -> tuple[FactIs, ...]:
     return tuple(FactIs(fact=fact, values=tuple(found)) for fact, found in grouped.items())
 
 
-def read_exception(marked: Marked, part: ExceptionPart) -> ExceptionReading | None:
+def read_exception(
+    marked: Marked, part: ExceptionPart, language: Language, vocabulary: Vocabulary
+) -> ExceptionReading | None:
     """Read one exception, or return None where it is not understood.
 
-    It is an approval, a longer flight, or one fact of the vocabulary; never a mixture.
+    It is an approval, an amount, a longer flight, or one fact of the vocabulary; never a mixture.
     """
     working = READ * part.words_start + marked.working[part.words_start : part.end]
     quote = marked.text[part.start : part.end].strip()
     facts: tuple[FactIs, ...] = ()
     threshold: Threshold | None = None
-    if approved := APPROVED.search(working):
-        name = next(item for item in marked.approvers if item.start in {approved.start(group) for group in "abc"})
+    if approved := language.approved.search(working):
+        start = approved.start(group_of(approved, "approver") or 0)
+        name = next(item for item in marked.approvers if item.start == start)
         facts = (FactIs(fact=name.fact, values=(True,)),)
-        working = read(working, approved.start(), approved.end())
-    elif longer := LONGER_FLIGHT.search(working):
+        working = take(working, approved)
+    elif amount := compared(working, language.comparators("(?P<number><MONEY>)")):
+        comparator, match = amount
+        if SIGNS["VALUE"] in match[0]:
+            return None
+        found = money_threshold(marked, match, comparator, vocabulary, span=(part.words_start, part.end))
+        if isinstance(found, Abstention):
+            return None
+        threshold = found
+        working = take(working, match).replace(SIGNS["PERIOD"], READ)
+    elif longer := language.longer_flight.search(working):
         threshold = longer_flight(marked, longer)
-        working = read(working, longer.start(), longer.end())
+        working = take(working, longer)
     else:
         inside = [item for item in marked.values if part.words_start <= item.start < part.end]
         facts = group_values(inside)
@@ -74,18 +83,6 @@ def read_exception(marked: Marked, part: ExceptionPart) -> ExceptionReading | No
             working = read(working, item.start, item.end)
     if len(facts) + (threshold is not None) != 1 or any(sign in working for sign in SIGNS.values()):
         return None
-    if any(word.lower() not in _FILLERS for word in unread_words(working)):
+    if any(word.lower() not in language.exception_fillers for word in unread_words(working)):
         return None
     return ExceptionReading(facts=facts, threshold=threshold, quote=quote)
-
-
-def longer_flight(marked: Marked, match: re.Match[str]) -> Threshold:
-    """Return the threshold of a match of `LONGER_FLIGHT`."""
-    hours = next(item for item in marked.durations if item.start == match.start("hours"))
-    return Threshold(
-        fact=FLIGHT_HOURS,
-        comparator=Comparator.ABOVE,
-        value=hours.value,
-        unit=Unit.HOURS.value,
-        quote=marked.text[hours.start : hours.end],
-    )

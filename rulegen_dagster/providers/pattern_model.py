@@ -5,16 +5,6 @@ from enum import StrEnum
 
 from rulegen_dagster.domain.rule import Modality
 
-AMOUNT = "expense.amount_minor"
-RECEIPT = "expense.has_receipt"
-DAYS_SINCE_EXPENSE = "claim.days_since_expense"
-DAYS_SINCE_TRIP = "claim.days_since_trip_end"
-DAYS_AHEAD = "trip.booked_days_ahead"
-FLIGHT_HOURS = "flight.duration_hours"
-MILES = "travel.distance_miles"
-KILOMETRES = "travel.distance_km"
-CATEGORY = "expense.category"
-
 
 class Demand(StrEnum):
     """What a clause demands."""
@@ -58,8 +48,8 @@ class FactIs:
 class Threshold:
     """A number that a fact is compared with, as the clause states it.
 
-    The number is in the fact's own unit, so that a rule needs no other number than the clause states. `currency` is
-    None for a plain number.
+    `value` is the number that the clause states and `factor` how many of the fact's units it counts (7 for weeks of a
+    fact in days, else 1). `currency` is None for a plain number.
     """
 
     fact: str
@@ -67,14 +57,35 @@ class Threshold:
     value: int
     unit: str
     currency: str | None = None
+    factor: int = 1
+    quote: str
+
+    @property
+    def limit(self) -> int:
+        """The threshold in the fact's own unit."""
+        return self.value * self.factor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """A percentage of an amount; the fact `whole` is what it is taken of.
+
+    With a comparator the fact `part` is compared with that share. Without one the share is what is paid of the
+    expense itself, and `part` and `whole` are the same.
+    """
+
+    part: str
+    whole: str
+    percent: int
+    comparator: Comparator | None
     quote: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rate:
-    """A price per unit of distance, in micros of the major unit."""
+    """A price per unit that a fact counts, in micros of the major unit."""
 
-    distance_fact: str
+    measure: str
     per: str
     micros: int
     currency: str
@@ -94,16 +105,17 @@ class ExceptionReading:
 class Reading:
     """What a clause demands, complete: nothing in the clause narrows it further.
 
-    `needs_amount` asks for an amount above zero where the clause names no threshold.
+    `spent` names amounts or counts of which one has to be above zero, where the clause names no threshold.
     """
 
     demand: Demand
     modality: Modality
     facts: tuple[FactIs, ...]
     threshold: Threshold | None = None
+    share: Share | None = None
     rate: Rate | None = None
     approver: str | None = None
-    needs_amount: bool = False
+    spent: tuple[str, ...] = ()
     exceptions: tuple[ExceptionReading, ...] = ()
 
 

@@ -5,33 +5,26 @@ sign, so that the sentence patterns are short and every span is a span of the or
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeVar
 
 from rulegen_dagster.domain.clause import Clause, ClauseKind
-from rulegen_dagster.domain.vocabulary import BoolFact, EnumFact, MoneyFact, Vocabulary
-from rulegen_dagster.providers.pattern_quantities import Duration, Money, Unit, find_durations, find_money
-
-READ = "\ue0ff"
-"""Stands for words whose part in the sentence is known."""
-
-SIGNS = {
-    "MONEY": "\ue001",
-    "DAYS": "\ue002",
-    "HOURS": "\ue003",
-    "TIME": "\ue004",
-    "PERIOD": "\ue005",
-    "APPROVER": "\ue006",
-    "VALUE": "\ue007",
-}
-"""Private sign of each kind of mark, by the name that patterns use for it."""
-
-APPROVAL_PREFIX = "approval."
-"""Facts that say who has approved; their phrases are recognised as approvers only."""
+from rulegen_dagster.domain.vocabulary import BoolFact, EnumFact, Vocabulary
+from rulegen_dagster.providers.pattern_language import READ, SIGNS, Language
+from rulegen_dagster.providers.pattern_quantities import (
+    Duration,
+    Money,
+    Percentage,
+    Unit,
+    find_durations,
+    find_money,
+    find_percentages,
+)
+from rulegen_dagster.providers.pattern_roles import APPROVAL_PREFIX, is_paper, papers_of, periods_of, wholes_of
 
 _MARKUP = re.compile(r"[*_`\[\]“”\"„|\u00a0\t]|\n[ \t]*>?[ \t]*")
-_PLURAL = r"(?:es|s)?(?:'s?)?"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +38,15 @@ class Named:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Period:
+    """A stretch that names a span to count over, with the facts that count amounts, days or hours by it."""
+
+    start: int
+    end: int
+    facts: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Marked:
     """A clause with what it inherits (lead, table header) in front of it, and its marks in order."""
 
@@ -53,52 +55,80 @@ class Marked:
     working: str
     money: tuple[Money, ...]
     durations: tuple[Duration, ...]
-    periods: tuple[Named, ...]
+    percentages: tuple[Percentage, ...]
+    periods: tuple[Period, ...]
+    wholes: tuple[Named, ...]
+    papers: tuple[Named, ...]
     approvers: tuple[Named, ...]
     values: tuple[Named, ...]
 
 
-def sentence_pattern(template: str) -> re.Pattern[str]:
-    """Compile a sentence pattern: `<NAME>` is a mark of that kind, a space is any white space."""
-    for name, sign in SIGNS.items():
-        template = template.replace(f"<{name}>", f"{sign}+")
-    return re.compile(rf"(?<!\w)(?:{template.replace(' ', chr(92) + 's+')})(?!\w)", re.IGNORECASE)
-
-
-def mark(clause: Clause, vocabulary: Vocabulary) -> Marked:
-    """Recognise the marks of a clause and of the lead or table header that it inherits."""
+def whole_text(clause: Clause) -> str:
+    """Return a clause with the lead or table header that it inherits in front of it."""
     inherited = [clause.lead] if clause.lead else []
     if clause.kind is ClauseKind.TABLE_ROW and clause.table_header:
         inherited.append(" | ".join(clause.table_header))
-    text = "\n".join([*inherited, clause.text])
-    shown = _MARKUP.sub(lambda match: " " * len(match[0]), _without_link_targets(text)).replace("\u2019", "'")
-    money = find_money(shown)
+    return "\n".join([*inherited, clause.text])
+
+
+def without_markup(text: str) -> str:
+    """Return a text with its markup and the targets of its links as spaces, same length."""
+    return _MARKUP.sub(lambda match: " " * len(match[0]), _without_link_targets(text)).replace("\u2019", "'")
+
+
+def mark(clause: Clause, vocabulary: Vocabulary, language: Language) -> Marked:
+    """Recognise the marks of a clause and of what it inherits."""
+    text = whole_text(clause)
+    shown = without_markup(text)
+    own_start = len(text) - len(clause.text)
+    if clause.label and shown.startswith(clause.label, own_start):
+        shown = read(shown, own_start, own_start + len(clause.label))
+    money = find_money(shown, language.numbers)
     working = _signed(shown, [(item.start, item.end, "MONEY") for item in money])
-    durations = find_durations(working)
+    percentages = find_percentages(working)
+    working = _signed(working, [(item.start, item.end, "PERCENT") for item in percentages])
+    durations = find_durations(working, language.numbers)
     working = _signed(working, [(item.start, item.end, _sign_of(item)) for item in durations])
-    periods = _named(working, _period_phrases(vocabulary))
+    wholes = [
+        Named(start=start, end=end, fact=fact)
+        for start, end, fact in _found(working, wholes_of(vocabulary), language.ending)
+    ]
+    working = _signed(working, [(item.start, item.end, "WHOLE") for item in wholes])
+    periods = [
+        Period(start=start, end=end, facts=facts)
+        for start, end, facts in _found(working, _period_phrases(vocabulary), language.ending)
+    ]
     working = _signed(working, [(item.start, item.end, "PERIOD") for item in periods])
-    # One search for both kinds, longest phrase first: "finance training" must not lose its first word to an approver.
-    names = _named(working, _value_phrases(vocabulary) | _approver_phrases(vocabulary))
+    # One search for all kinds, longest phrase first: "finance training" must not lose its first word to an approver.
+    phrases = _value_phrases(vocabulary) | _yes_phrases(vocabulary)
+    names = [
+        Named(start=start, end=end, fact=fact, value=value)
+        for start, end, (fact, value) in _found(working, phrases, language.ending)
+    ]
     approvers = [name for name in names if name.fact.startswith(APPROVAL_PREFIX)]
-    values = [name for name in names if not name.fact.startswith(APPROVAL_PREFIX)]
+    papers = [name for name in names if is_paper(name.fact)]
+    values = [name for name in names if name not in approvers and name not in papers]
     working = _signed(working, [(item.start, item.end, "APPROVER") for item in approvers])
+    working = _signed(working, [(item.start, item.end, "PAPER") for item in papers])
     working = _signed(working, [(item.start, item.end, "VALUE") for item in values])
     return Marked(
         text=text,
-        own_start=len(text) - len(clause.text),
+        own_start=own_start,
         working=working,
         money=tuple(money),
         durations=tuple(durations),
+        percentages=tuple(percentages),
         periods=tuple(periods),
+        wholes=tuple(wholes),
+        papers=tuple(papers),
         approvers=tuple(approvers),
         values=tuple(values),
     )
 
 
-def values_in(text: str, vocabulary: Vocabulary) -> list[Named]:
-    """Return the vocabulary's values that a text, such as a heading, names."""
-    return _named(text, _value_phrases(vocabulary))
+def names_value(text: str, vocabulary: Vocabulary, language: Language) -> bool:
+    """Tell whether a text, such as a heading, names one of the vocabulary's values."""
+    return bool(_found(text, _value_phrases(vocabulary), language.ending))
 
 
 def read(working: str, start: int, end: int) -> str:
@@ -119,24 +149,25 @@ def _signed(text: str, spans: Iterable[tuple[int, int, str]]) -> str:
 
 
 _Meaning = tuple[str, str | bool]
+_Found = TypeVar("_Found")
 
 
-def _period_phrases(vocabulary: Vocabulary) -> dict[str, _Meaning]:
-    phrases: dict[str, _Meaning] = {}
-    for name, fact in vocabulary.facts.items():
-        if isinstance(fact, MoneyFact):
-            for phrase in fact.phrases:
-                phrases[phrase.lower()] = (name, True)
-                if phrase.startswith("per "):
-                    phrases["/ " + phrase[4:].lower()] = (name, True)
+def _period_phrases(vocabulary: Vocabulary) -> dict[str, tuple[str, ...]]:
+    phrases: dict[str, tuple[str, ...]] = {}
+    for phrase, facts in periods_of(vocabulary).items():
+        phrases[phrase.lower()] = facts
+        if phrase.startswith("per "):
+            phrases["/ " + phrase[4:].lower()] = facts
     return phrases
 
 
-def _approver_phrases(vocabulary: Vocabulary) -> dict[str, _Meaning]:
+def _yes_phrases(vocabulary: Vocabulary) -> dict[str, _Meaning]:
+    """Return the phrases of approvers and papers."""
+    papers = {name for name, _ in papers_of(vocabulary)}
     return {
         phrase.lower(): (name, True)
         for name, fact in vocabulary.facts.items()
-        if isinstance(fact, BoolFact) and name.startswith(APPROVAL_PREFIX)
+        if isinstance(fact, BoolFact) and (name.startswith(APPROVAL_PREFIX) or name in papers)
         for phrase in fact.phrases
     }
 
@@ -146,43 +177,33 @@ def _value_phrases(vocabulary: Vocabulary) -> dict[str, _Meaning]:
     for name, fact in vocabulary.facts.items():
         if isinstance(fact, EnumFact):
             phrases |= {phrase.lower(): (name, value) for value, words in fact.values.items() for phrase in words}
-        elif isinstance(fact, BoolFact) and not name.startswith(APPROVAL_PREFIX):
+        elif isinstance(fact, BoolFact) and not name.startswith(APPROVAL_PREFIX) and not is_paper(name):
             phrases |= {phrase.lower(): (name, True) for phrase in fact.phrases}
     return phrases
 
 
-def _named(text: str, phrases: dict[str, _Meaning]) -> list[Named]:
-    """Find the phrases in a text, longest first, in singular and plural, with spaces and hyphens alike."""
+def _found(text: str, phrases: Mapping[str, _Found], ending: str) -> list[tuple[int, int, _Found]]:
+    """Find the phrases in a text, longest first, with the endings of the language, spaces and hyphens alike."""
     if not phrases:
         return []
-    found: list[Named] = []
-    for match in _compiled(tuple(phrases)).finditer(text):
-        fact, value = phrases[_phrase_of(match[0], phrases)]
-        found.append(Named(start=match.start(), end=match.end(), fact=fact, value=value))
-    return found
+    pattern, folded = _compiled(tuple(phrases), ending)
+    return [(match.start(), match.end(), phrases[_phrase_of(match, folded)]) for match in pattern.finditer(text)]
 
 
 @lru_cache(maxsize=64)
-def _compiled(phrases: tuple[str, ...]) -> re.Pattern[str]:
+def _compiled(phrases: tuple[str, ...], ending: str) -> tuple[re.Pattern[str], dict[str, str]]:
+    """Return the pattern of some phrases, and each phrase by the form that its words have in a match."""
     alternatives = []
     for phrase in sorted(phrases, key=lambda item: (-len(item), item)):
         words = r"[\s-]+".join(re.escape(word) for word in _words(phrase))
         # "/ day" stands for "$75/day" as well: the sign of the amount is no word character.
         alternatives.append(words.replace(r"/[\s-]+", r"/\s*") if phrase.startswith("/") else rf"(?<!\w){words}")
-    return re.compile(rf"(?:{'|'.join(alternatives)}){_PLURAL}(?![\w-])", re.IGNORECASE)
+    pattern = re.compile(rf"(?P<phrase>{'|'.join(alternatives)}){ending}(?![\w-])", re.IGNORECASE)
+    return pattern, {"".join(_words(phrase)): phrase for phrase in phrases}
 
 
-def _phrase_of(words: str, phrases: dict[str, _Meaning]) -> str:
-    """Return the phrase that a match stands for: the match without its plural ending."""
-    shown = "/ " + words[1:].strip() if words.startswith("/") else words
-    folded = {" ".join(_words(phrase)): phrase for phrase in phrases}
-    plain = " ".join(_words(shown.lower()))
-    endings = ("'s", "s'", "'")
-    for candidate in (plain, *(plain.removesuffix(ending) for ending in endings)):
-        for ending in ("", "s", "es"):
-            if (phrase := folded.get(candidate.removesuffix(ending))) is not None:
-                return phrase
-    raise AssertionError("a match stands for one of the phrases")  # pragma: no cover
+def _phrase_of(match: re.Match[str], folded: Mapping[str, str]) -> str:
+    return folded["".join(_words(match["phrase"].lower()))]
 
 
 def _words(phrase: str) -> list[str]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from rulegen_dagster.domain.clause import Clause, ContextEntry
+from rulegen_dagster.domain.refusal import Refusal
 from rulegen_dagster.domain.states import Stage
 from rulegen_dagster.domain.vocabulary import Vocabulary
 
@@ -14,11 +15,15 @@ NOT_A_MODEL = "not a language model"
 
 @dataclass(frozen=True, kw_only=True)
 class ProviderIdentity:
-    """Who makes the drafts; frozen into each job's behaviour."""
+    """Who makes the drafts; frozen into each job's behaviour.
+
+    `can_repair` is false where the same request always gets the same draft, so that asking again is no use.
+    """
 
     name: str
     model_id: str
     is_language_model: bool
+    can_repair: bool = True
     settings: Mapping[str, str | int | bool] = field(default_factory=dict)
 
     @property
@@ -32,7 +37,9 @@ class ProviderRequest:
     """One call: rules (or tests) for one clause.
 
     `stage` is `generate_rules` or `generate_tests`. `operation_key` is stable over the attempts of one work item,
-    `attempt` counts from 1. `timeout_ms` is the budget of this call.
+    `attempt` counts from 1. `timeout_ms` is the budget of this call. `repair` is empty unless an earlier draft was
+    refused: then it says why, in codes and JSON paths and in no word of that draft. The reply may repeat `item_key` and
+    `tenant` as `clause_id` and `tenant`; other ones are refused.
     """
 
     stage: Stage
@@ -44,6 +51,12 @@ class ProviderRequest:
     clause: Clause
     context: tuple[ContextEntry, ...]
     vocabulary: Vocabulary
+    repair: tuple[Refusal, ...] = ()
+
+    @property
+    def tenant(self) -> str:
+        """Whose job it is."""
+        return self.job.partition("/")[0]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,11 +7,13 @@ A script is YAML:
       rule-07: [{do: timeout}, ok]                     # attempt 1 times out, later ones succeed
       generate_tests/rule-09: [{do: malformed}, ok]    # one stage only
       "rule-1*": [{do: ok, delay_ms: 50}]              # a pattern over item keys
+      rule-11: [{do: ok, draft: {rules: []}, repaired: ok}]   # a draft to be refused, and its repair
     default: [ok]
     journal: calls.log                                 # optional: one line for each call, beside the script
 
 The first entry of `items` that matches is played; its last step repeats. `ok` answers with the step's `draft`, or
-with what the pattern extractor makes of the clause.
+with what the pattern extractor makes of the clause. A call that is a repair plays the step's `repaired`, where it has
+one; its line in the journal ends with `repair:` and the codes and places that it was told.
 """
 
 import asyncio
@@ -37,11 +39,16 @@ from rulegen_dagster.providers.port import ProviderIdentity, ProviderReply, Prov
 CRASH_EXIT_CODE = 14
 
 
+def _shorthand(value: Any) -> Any:
+    return {"do": value} if isinstance(value, str) else value
+
+
 class Step(BaseModel):
     """What one call does: wait `delay_ms`, then answer, fail or end the process.
 
     `timeout` is a call whose outcome is unknown; with `then: crash` the process ends before anybody records it. An
-    answer says what it used by `tokens_in`, `tokens_out` and `cost_micros`.
+    answer says what it used by `tokens_in`, `tokens_out` and `cost_micros`. `repaired` is the step for a call that is
+    to mend a refused draft.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -56,10 +63,7 @@ class Step(BaseModel):
     tokens_in: Annotated[int, Field(ge=0)] | None = None
     tokens_out: Annotated[int, Field(ge=0)] | None = None
     cost_micros: Annotated[int, Field(ge=0)] | None = None
-
-
-def _shorthand(value: Any) -> Any:
-    return {"do": value} if isinstance(value, str) else value
+    repaired: Annotated["Step", BeforeValidator(_shorthand)] | None = None
 
 
 Steps = Annotated[tuple[Annotated[Step, BeforeValidator(_shorthand)], ...], Field(min_length=1)]
@@ -77,10 +81,13 @@ class Script(BaseModel):
     def step(self, request: ProviderRequest) -> Step:
         """Return what the script says of one call."""
         names = (request.item_key, f"{request.stage}/{request.item_key}")
+        found = self.default
         for pattern, steps in self.items.items():
             if any(fnmatch.fnmatchcase(name, pattern) for name in names):
-                return steps[min(request.attempt, len(steps)) - 1]
-        return self.default[min(request.attempt, len(self.default)) - 1]
+                found = steps
+                break
+        step = found[min(request.attempt, len(found)) - 1]
+        return step.repaired if request.repair and step.repaired is not None else step
 
 
 def load_script(path: Path | None) -> Script:
@@ -152,7 +159,9 @@ class ScriptedProvider:
 
     def _write_journal(self, request: ProviderRequest, step: Step) -> None:
         if self._script.journal is not None:
-            line = f"{request.job} {request.stage} {request.item_key} {request.attempt} {step.do} {os.getpid()}\n"
+            told = ",".join(f"{refusal.code}@{refusal.path}" for refusal in request.repair)
+            line = f"{request.job} {request.stage} {request.item_key} {request.attempt} {step.do} {os.getpid()}"
+            line += f" repair:{told}\n" if told else "\n"
             # One write of one short line in append mode is atomic, so several processes may share a journal.
             with self._script.journal.open("a", encoding="utf-8") as journal:
                 journal.write(line)

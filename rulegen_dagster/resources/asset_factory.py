@@ -5,6 +5,7 @@ bare `MaterializeResult`. These factories refuse to build such an asset, so a gr
 completion guard.
 """
 
+import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -13,9 +14,9 @@ import dagster as dg
 
 from rulegen_dagster.domain.states import Stage
 from rulegen_dagster.resources.accepting_io_manager import ASSET_OF_STAGE, AcceptingIOManager, StageOutput
-from rulegen_dagster.resources.failures import as_failures, keys_missing, refused
+from rulegen_dagster.resources.failures import as_failures, events_missing, keys_missing, refused
 from rulegen_dagster.resources.launches import is_asked_for_by_a_person
-from rulegen_dagster.resources.metadata import key_event
+from rulegen_dagster.resources.mirroring import RunEvents
 from rulegen_dagster.resources.runtime import RuntimeResource
 from rulegen_dagster.settings import Settings
 from rulegen_dagster.workflow.partitions import KeyOutcome, drain_keys
@@ -93,10 +94,19 @@ def _drain(context: dg.AssetExecutionContext, runtime: RuntimeResource, ledger_i
         f"re-executed in the Dagster run {context.run.run_id}" if is_asked_for_by_a_person(context.run.tags) else None
     )
     with as_failures(), runtime.open(context.run.run_id) as opened:
-        for outcome in drain_keys(opened, keys, stages, accept=ledger_io.accepting(context), redrive_reason=reason):
-            if outcome.is_accepted:
-                context.log_event(key_event(outcome, dg.AssetKey(ASSET_OF_STAGE[outcome.stage])))
-            else:
-                missed.append(outcome)
+        events = RunEvents(opened, context.log_event)
+        try:
+            drained = drain_keys(opened, keys, stages, accept=ledger_io.accepting(context), redrive_reason=reason)
+            # Closed at once where the run is interrupted: the engine then gives back what is in flight.
+            with contextlib.closing(drained) as outcomes:
+                for outcome in outcomes:
+                    if outcome.is_accepted:
+                        events.log(outcome)
+                    else:
+                        missed.append(outcome)
+        finally:
+            events.mark()
     if missed:
         raise keys_missing(missed, len(keys) * len(stages))
+    if events.error is not None:
+        raise events_missing(events.unlogged) from events.error

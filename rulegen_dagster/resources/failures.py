@@ -36,6 +36,18 @@ def not_ready(reason: NotReady | NothingToPublish) -> dg.Failure:
     return refused(reason.code, reason.reason)
 
 
+def events_missing(count: int) -> dg.Failure:
+    """Return the failure of a run whose outputs are all accepted, where the event log did not take their events.
+
+    A green run that lacks an event would leave its backfill open for ever.
+    """
+    return refused(
+        "event_log",
+        f"every output is accepted, and {count} events could not be written to Dagster's event log; the sensor"
+        " 'mirror_events' writes them once the log takes them",
+    )
+
+
 def keys_missing(missed: Sequence[KeyOutcome], total: int) -> dg.Failure:
     """Return the failure that names each key without an accepted output, with its reason.
 

@@ -5,18 +5,24 @@
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
 import dagster as dg
+from pydantic import ValidationError
 
 from rulegen_dagster.domain.canonical import sha256_hex
 from rulegen_dagster.domain.rule import RuleOutput, SuiteOutput
 from rulegen_dagster.domain.states import Stage
-from rulegen_dagster.domain.work import Offer
+from rulegen_dagster.domain.work import Offer, WorkKey
+from rulegen_dagster.ledger.outbox import Acceptance
 from rulegen_dagster.providers.port import NOT_A_MODEL
 from rulegen_dagster.providers.registry import is_language_model
 from rulegen_dagster.workflow.documents import Reused
 from rulegen_dagster.workflow.partitions import KeyOutcome, KeyState
 
+DIGEST = "digest"
+MANIFEST_DIGEST = "manifest_digest"
+DATA_VERSION_TAG = "dagster/data_version"
 _QUOTE_LIMIT = 1_000
 _MetadataMap = dict[str, dg.MetadataValue]
 
@@ -25,21 +31,9 @@ def stage_metadata(value: object) -> _MetadataMap:
     """Return the metadata of a stage that treats a job as a whole."""
     match value:
         case Offer(output=output, claim=claim):
-            return {
-                "work_item": _text(f"{claim.key.stage}/{claim.key.item_key}"),
-                "attempt": dg.MetadataValue.int(claim.attempt),
-                "reused": dg.MetadataValue.bool(False),
-                "digest": _text(sha256_hex(output)),
-                **_summary(claim.key.stage, output),
-            }
+            return _document(claim.key, output, attempt=claim.attempt, reused=False)
         case Reused(item=item):
-            return {
-                "work_item": _text(f"{item.key.stage}/{item.key.item_key}"),
-                "attempt": dg.MetadataValue.int(item.attempts),
-                "reused": dg.MetadataValue.bool(True),
-                "digest": _text(str(item.output_digest)),
-                **_summary(item.key.stage, item.output or "{}"),
-            }
+            return _document(item.key, item.output or "{}", attempt=item.attempts, reused=True)
         case _:
             return {name: _text(str(found)) for name, found in vars(value).items()}
 
@@ -52,16 +46,82 @@ def key_event(outcome: KeyOutcome, asset_key: dg.AssetKey) -> dg.AssetMaterializ
         "attempt": dg.MetadataValue.int(outcome.attempt),
         "reused": dg.MetadataValue.bool(outcome.state is KeyState.REUSED),
         "provider_called": dg.MetadataValue.bool(outcome.provider_called),
-        "digest": _text(sha256_hex(output)),
+        DIGEST: _text(sha256_hex(output)),
         **_maker(outcome),
-        **(_rules(output) if outcome.stage is Stage.GENERATE_RULES else _suite(output)),
+        **_content(outcome.stage, output),
     }
     return dg.AssetMaterialization(
         asset_key=asset_key,
         partition=outcome.partition_key,
         metadata=metadata,
-        tags={"dagster/data_version": sha256_hex(output)},
+        tags={DATA_VERSION_TAG: sha256_hex(output)},
     )
+
+
+def late_event(acceptance: Acceptance, asset_key: dg.AssetKey) -> dg.AssetMaterialization:
+    """Return the event of an output whose run did not write it: the same as the run's, and marked as mirrored."""
+    if acceptance.key.stage in (Stage.GENERATE_RULES, Stage.GENERATE_TESTS):
+        of_run = key_event(_outcome(acceptance), asset_key)
+        metadata, tags = dict(of_run.metadata), dict(of_run.tags or {})
+    elif acceptance.key.stage is Stage.PUBLISH:
+        metadata = {
+            "path": _text(str(json.loads(acceptance.output)["path"])),
+            MANIFEST_DIGEST: _text(acceptance.digest),
+            "reused": _text(str(False)),
+        }
+        tags = {DATA_VERSION_TAG: acceptance.digest}
+    else:
+        metadata = _document(acceptance.key, acceptance.output, attempt=acceptance.attempt, reused=False)
+        tags = {DATA_VERSION_TAG: acceptance.digest}
+    metadata |= {
+        "mirrored": dg.MetadataValue.bool(True),
+        "accepted_at": dg.MetadataValue.timestamp(acceptance.accepted_at / 1000),
+    }
+    if acceptance.run_id is not None:
+        metadata["accepted_in_run"] = dg.MetadataValue.dagster_run(acceptance.run_id)
+    return dg.AssetMaterialization(
+        asset_key=asset_key, partition=acceptance.partition_key, metadata=metadata, tags=tags
+    )
+
+
+def digest_of(event: dg.AssetMaterialization) -> str | None:
+    """Return the digest of the output that an event tells of; None for an event that is not of this project."""
+    found = event.metadata.get(DIGEST) or event.metadata.get(MANIFEST_DIGEST)
+    return str(found.value) if found is not None else None
+
+
+def _outcome(acceptance: Acceptance) -> KeyOutcome:
+    return KeyOutcome(
+        partition_key=acceptance.partition_key,
+        stage=acceptance.key.stage,
+        state=KeyState.ACCEPTED,
+        job_id=acceptance.key.job_id,
+        item_key=acceptance.key.item_key,
+        job=str(acceptance.job),
+        attempt=acceptance.attempt,
+        output=acceptance.output,
+        provider=acceptance.provider,
+        provider_called=acceptance.provider_called,
+        usage=acceptance.usage,
+    )
+
+
+def _document(key: WorkKey, output: str, *, attempt: int, reused: bool) -> _MetadataMap:
+    return {
+        "work_item": _text(f"{key.stage}/{key.item_key}"),
+        "attempt": dg.MetadataValue.int(attempt),
+        "reused": dg.MetadataValue.bool(reused),
+        DIGEST: _text(sha256_hex(output)),
+        **_summary(key.stage, output),
+    }
+
+
+def _content(stage: Stage, output: str) -> _MetadataMap:
+    try:
+        return _rules(output) if stage is Stage.GENERATE_RULES else _suite(output)
+    except ValidationError:
+        # Accepted by a release that wrote another form: the event is due all the same.
+        return {"content": _text("this release cannot show it; 'rulegen review' names the job's release")}
 
 
 def _maker(outcome: KeyOutcome) -> _MetadataMap:
@@ -126,7 +186,30 @@ def _summary(stage: Stage, output: str) -> _MetadataMap:
             shown[name] = _text(str(found))
     if stage is Stage.VALIDATE:
         shown["abstained"] = dg.MetadataValue.int(sum(content.get("abstained", {}).values()))
+        shown |= _quality(content)
     return shown
+
+
+def _quality(report: Mapping[str, Any]) -> _MetadataMap:
+    """Return the numbers that a policy asks for, under one name each: Dagster plots them over time."""
+    # Earlier releases measured none of them.
+    if report.get("mutation") is None:
+        return {}
+    mutation, coverage, findings = report["mutation"], report["coverage"], report["findings"]
+    numbers = {
+        "mutation_percent": mutation["percent"],
+        "mutants": mutation["mutants"],
+        "survivors": mutation["survived"],
+        "conflicts": sum(finding["is_conflict"] for finding in findings),
+        "findings": len(findings),
+        "coverage_percent": coverage["percent"],
+        "waivers": len(report["waivers"]),
+        "missing": len(report["missing"]),
+    }
+    return {
+        "policy": _text(report["policy"]),
+        **{name: dg.MetadataValue.int(number) for name, number in numbers.items()},
+    }
 
 
 def _text(text: str) -> dg.MetadataValue:

@@ -51,5 +51,7 @@ def _job(context: dg.AssetExecutionContext, runtime: Runtime) -> JobRecord:
     if job is None:
         raise refused("unknown_key", f"the ledger has no job behind the partition '{key[:64]}'")
     if job.state in RETIRED_STATES:
-        raise refused("retired_key", f"the job {job.name} is {job.state}; submit the specification under a new key")
+        raise refused(
+            "retired_key", f"the job {job.name} is {job.state}; 'rulegen fork {job.name} --key …' opens its successor"
+        )
     return job

@@ -53,7 +53,7 @@ def ground_sentence(quote: str, clause: Clause) -> Source | QuoteProblem:
     aligned = next((span for span in spans if _is_aligned(span, clause)), None)
     if aligned is None:
         return QuoteProblem.NOT_SENTENCE_ALIGNED
-    if _INSTRUCTION.search(clause.text, aligned.start, aligned.end):
+    if _INSTRUCTION.search(clause.text[aligned.start : aligned.end]):
         return QuoteProblem.READS_LIKE_AN_INSTRUCTION
     return _source(aligned, clause)
 
@@ -90,6 +90,11 @@ def contradicts_currency(quote: str, param: Param) -> bool:
         return False
     marks = [match[0].casefold() for match in _CURRENCY_MARK.finditer(quote)]
     return bool(marks) and not any(param.currency in _CURRENCIES.get(mark, {mark.upper()}) for mark in marks)
+
+
+def names_approver(text: str, approver: str) -> bool:
+    """Return whether a text names an approver in these words; case and a leading article do not matter."""
+    return bool(locate(_ARTICLE.sub("", approver.strip()).casefold(), text.casefold()))
 
 
 def numbers_around(clause: Clause) -> frozenset[Decimal]:
@@ -189,11 +194,23 @@ _CURRENCIES: Final = {
 _CURRENCY_MARK = re.compile(r"[$€£¥]|\b(?:euros?|usd|eur|gbp|chf|jpy|cad|aud|nzd)\b", re.IGNORECASE)
 _CELL_EDGES: Final = ("|", "\t")
 
-# Narrow on purpose: "disregard prior approvals" is policy, "disregard prior instructions" is not.
+_ARTICLE = re.compile(r"(?:(?:the|an?|der|die|das|dem|den|des|eine?[mnrs]?|le|la|les|une?|du)\s+|l['’])", re.IGNORECASE)
+
+# Narrow on purpose: "disregard prior approvals" is policy, "disregard prior instructions" is not. What it misses is
+# still held against the clause, and shown to a person beside its quote.
 _INSTRUCTION = re.compile(
-    r"\b(?:ignore|disregard|forget)\b.{0,40}\b(?:previous|above|prior|earlier)\b.{0,20}\b(?:instructions?|prompts?)\b"
-    r"|\bsystem prompt\b|</?(?:system|assistant|user)>",
-    re.IGNORECASE | re.DOTALL,
+    r"""
+    \b(?:ignore|disregard|forget)\b .{0,40} \b(?:previous|above|prior|earlier)\b .{0,20} \b(?:instructions?|prompts?)\b
+    | \b(?:ignorieren?|ignoriere|vergiss|vergessen|missachten?|missachte)\b .{0,40}
+      \b(?:bisherigen?|vorherigen?|vorigen?|obigen?|früheren?)\b .{0,20} \b(?:anweisung(?:en)?|prompts?|vorgaben?)\b
+    | \b(?:new\ instructions?|neue\ anweisung(?:en)?)\s*:
+    | \bsystem[- ]?prompt\b | </?(?:system|assistant|user)> | ^\W*(?:system|assistant|user)\s?[:,]\s
+    | \b(?:language\ model|model\ reading\ this|sprachmodell)\b
+    | \b(?:you\ are\ now|du\ bist\ (?:jetzt|nun))\b
+    | \b(?:applies_when|no_rule|clause_id|expect_cap_minor)\b | ``` | <!--
+    | \b(?:output|emit|reply|respond|print|antworte|gib)\b .{0,40} \b(?:decision|entscheidung|json|list\ of\ rules)\b
+    """,
+    re.IGNORECASE | re.DOTALL | re.VERBOSE,
 )
 
 

@@ -104,8 +104,10 @@ def _german_words() -> dict[str, int]:
         for unit, prefix in enumerate(["ein", *small[2:10]], start=1):
             words[f"{prefix}und{word}"] = ten * 10 + unit
     words |= {f"{prefix}hundert": value * 100 for value, prefix in enumerate(["ein", *small[2:10]], start=1)}
-    words |= {"dreissig": 30, "hundert": 100, "tausend": 1000, "zwo": 2, "beide": 2, "beiden": 2, "doppelt": 2}
-    return words | dict.fromkeys(("ein", "eine", "einen", "einem", "einer", "eines", "einmal"), 1)
+    words |= {"hundert": 100, "tausend": 1000, "zwo": 2, "beide": 2, "beiden": 2, "doppelt": 2}
+    words |= dict.fromkeys(("ein", "eine", "einen", "einem", "einer", "eines", "einmal"), 1)
+    # Words are looked up without case, and without case "ß" is "ss".
+    return {word.casefold(): value for word, value in words.items()}
 
 
 _SMALL: Final = {

@@ -5,13 +5,13 @@ the tests were written from the clauses without a look at the rules.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
 
-from rulegen_dagster.domain.clause import Clause
+from rulegen_dagster.domain.clause import Clause, ClauseKind, ClauseRole
 from rulegen_dagster.domain.errors import Failure, RuleLanguageError
 from rulegen_dagster.domain.rule import (
     Decision,
@@ -46,6 +46,35 @@ class ClauseEntry:
     clause: Clause
     rules: RuleOutput
     suite: SuiteOutput
+
+
+def entry_as_json(entry: ClauseEntry) -> dict[str, Any]:
+    """Return an entry as plain data, for another process."""
+    return {
+        "item_key": entry.item_key,
+        "clause": asdict(entry.clause),
+        "rules": entry.rules.model_dump(mode="json"),
+        "suite": entry.suite.model_dump(mode="json"),
+    }
+
+
+def entry_from_json(row: Mapping[str, Any]) -> ClauseEntry:
+    """Return the entry that `entry_as_json` made plain."""
+    clause = row["clause"]
+    return ClauseEntry(
+        item_key=row["item_key"],
+        clause=Clause(
+            **{
+                **clause,
+                "kind": ClauseKind(clause["kind"]),
+                "role": ClauseRole(clause["role"]),
+                "heading_path": tuple(clause["heading_path"]),
+                "table_header": tuple(clause["table_header"]),
+            }
+        ),
+        rules=RuleOutput.model_validate(row["rules"]),
+        suite=SuiteOutput.model_validate(row["suite"]),
+    )
 
 
 class _Frozen(BaseModel):

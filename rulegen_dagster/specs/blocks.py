@@ -19,7 +19,7 @@ CUT = "\ue000"
 class Block:
     """One paragraph, list item or table row: the spans of its lines, without the marks of lists and quotes.
 
-    `introduces_list` is true for a paragraph that ends with a colon and stands directly before a list or table.
+    `introduces_list` is true for a paragraph with a lead that stands directly before a list or table.
     """
 
     lines: tuple[tuple[int, int], ...]
@@ -46,6 +46,7 @@ _SHORTCODES = (("{{%", "%}}"), ("{{<", ">}}"), ("{%", "%}"))
 _HIDDEN = (("<!--", "-->"), ("<script", "</script>"), ("<style", "</style>"))
 _COLONS = (":", "\uff1a")
 _MAX_LEAD = 1000
+_MIN_LEAD_WORDS = 3
 _EMPHASIS = str.maketrans("", "", "*_`")
 _SPACES = re.compile(r"\s+")
 _SKIPPED = frozenset(CUT + " \t\n")
@@ -83,12 +84,20 @@ def label_of(text: str) -> str | None:
 
 
 def lead_of(text: str) -> str | None:
-    """Return the sentence at the end of a paragraph that introduces what follows, or None where none does."""
+    """Return the sentence at the end of a paragraph that introduces a list behind it, or None where none does.
+
+    It ends with a colon or, as in laws, with no mark at all: "(2) No allowance is paid".
+    """
     shown = text.rstrip()
-    if not shown.endswith(_COLONS):
+    if not shown.endswith(_COLONS) and not _is_open(shown):
         return None
     start, end = split_sentences(shown)[-1]
     return shown[start:end] if end - start <= _MAX_LEAD else None
+
+
+def _is_open(text: str) -> bool:
+    # One or two words are a title in bold print rather than half a sentence.
+    return text[-1:].isalnum() and len(text.split(maxsplit=_MIN_LEAD_WORDS)) >= _MIN_LEAD_WORDS
 
 
 def normalized(text: str) -> str:

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator
 
 from rulegen_dagster.domain.canonical import sha256_hex
 from rulegen_dagster.domain.clause import Clause, ClauseKind
-from rulegen_dagster.domain.errors import SpecError
 from rulegen_dagster.specs.blocks import CUT, Block, masked, normalized, without_link_targets
 from rulegen_dagster.specs.normative import role_of
+from rulegen_dagster.specs.refusals import Refusal, refused
 from rulegen_dagster.specs.sentences import split_sentences
 
 MAX_CLAUSES = 20_000
@@ -26,9 +26,9 @@ def clauses_of(text: str, blocks: Iterable[Block]) -> tuple[Clause, ...]:
             context_hashes[context] = _context_hash(block)
         spans = list(_spans(text, block))
         if len(clauses) + len(spans) > MAX_CLAUSES:
-            raise SpecError(
+            raise refused(
+                Refusal.TOO_MANY_CLAUSES,
                 f"the text has more than {MAX_CLAUSES:,} sentences; split it into several specifications",
-                code="too_many_clauses",
             )
         for index, (start, end, shown) in enumerate(spans):
             decision = role_of(

@@ -1,15 +1,23 @@
-"""Context of a clause: the definitions it uses and the clauses it refers to. Pure look-up, no model, no ranking."""
+"""Context of a clause: the definitions it uses or speaks about, and the clauses it refers to.
+
+Everything comes from an index of one parsed specification, so that no other job's text can get in. No model is asked.
+The header of a table comes with the clause itself.
+"""
 
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from rulegen_dagster.domain.clause import Clause, ClauseRole, ContextEntry, ParsedSpec
+from rulegen_dagster.domain.errors import RetrievalError
+from rulegen_dagster.specs.shared_terms import SharedTerms
 
 DEFINES = "defines"
 REFERENCED = "referenced"
+SHARES_TERMS = "shares_terms"
 MAX_ENTRIES = 12
-"""Most context entries of one clause, definitions first."""
+"""Most context entries of one clause: definitions it names, then references, then definitions it shares terms with."""
 
 _MAX_TERM_WORDS = 6
 _WORD = re.compile(r"\w+")
@@ -36,15 +44,46 @@ _HEADING_NUMBER = re.compile(
 def retrieve_context(parsed: ParsedSpec) -> dict[int, tuple[ContextEntry, ...]]:
     """Return for each normative clause, by its ordinal, the clauses that it needs to be understood.
 
-    Definitions come first, in document order, then references; at most `MAX_ENTRIES` each clause. A clause without
-    context has an empty tuple.
+    A clause without context has an empty tuple. Raises `RetrievalError`.
     """
-    terms = _Terms()
-    for clause in parsed.clauses:
-        if clause.role is ClauseRole.DEFINITION and (words := _term_of(clause)):
-            terms.add(words, clause)
-    places = _Places(parsed.clauses)
-    return {clause.ordinal: _context_of(clause, terms, places) for clause in parsed.normative}
+    index = ContextIndex(parsed)
+    return {clause.ordinal: index.context_of(clause) for clause in parsed.normative}
+
+
+class ContextIndex:
+    """The index of one specification; `RETRIEVAL_INDEX` is its version."""
+
+    def __init__(self, parsed: ParsedSpec) -> None:
+        """Index every clause. Raises `RetrievalError`."""
+        definitions = [clause for clause in parsed.clauses if clause.role is ClauseRole.DEFINITION]
+        with _as_retrieval_errors("retrieval_index_failed", "the index of the specification could not be built"):
+            self._terms = _Terms()
+            for clause in definitions:
+                if words := _term_of(clause):
+                    self._terms.add(words, clause)
+            self._places = _Places(parsed.clauses)
+            self._shared = SharedTerms([(clause, _words_of(clause)) for clause in parsed.clauses], definitions)
+
+    def context_of(self, clause: Clause) -> tuple[ContextEntry, ...]:
+        """Return at most `MAX_ENTRIES` clauses that a clause needs. Raises `RetrievalError`.
+
+        Definitions that it names come first, in document order, then what it refers to, then definitions with which it
+        shares terms, the nearest first.
+        """
+        entries: dict[int, ContextEntry] = {}
+        with _as_retrieval_errors("retrieval_lookup_failed", f"the context of clause {clause.ordinal} was not found"):
+            for relation, other in self._related(clause):
+                if len(entries) == MAX_ENTRIES:
+                    break
+                if other.ordinal != clause.ordinal and other.ordinal not in entries:
+                    entries[other.ordinal] = ContextEntry(ordinal=other.ordinal, relation=relation, text=other.text)
+        return tuple(entries.values())
+
+    def _related(self, clause: Clause) -> Iterator[tuple[str, Clause]]:
+        words = _words_of(clause)
+        yield from ((DEFINES, other) for other in self._terms.used_by(words))
+        yield from ((REFERENCED, other) for other in self._places.referenced_by(clause))
+        yield from ((SHARES_TERMS, other) for other in self._shared.spoken_of(clause, words))
 
 
 def definition_term(clause: Clause) -> str | None:
@@ -53,15 +92,13 @@ def definition_term(clause: Clause) -> str | None:
     return " ".join(words) if words else None
 
 
-def _context_of(clause: Clause, terms: "_Terms", places: "_Places") -> tuple[ContextEntry, ...]:
-    entries: dict[int, ContextEntry] = {}
-    found = [(DEFINES, other) for other in terms.used_by(clause)]
-    for relation, other in [*found, *((REFERENCED, other) for other in places.referenced_by(clause))]:
-        if len(entries) == MAX_ENTRIES:
-            break
-        if other.ordinal != clause.ordinal and other.ordinal not in entries:
-            entries[other.ordinal] = ContextEntry(ordinal=other.ordinal, relation=relation, text=other.text)
-    return tuple(entries.values())
+@contextmanager
+def _as_retrieval_errors(code: str, what: str) -> Iterator[None]:
+    """Tell whatever goes wrong in here as a retrieval outage; the text of an exception may quote the specification."""
+    try:
+        yield
+    except Exception as error:
+        raise RetrievalError(f"{what}: {type(error).__name__}", code=code) from error
 
 
 def _term_of(clause: Clause) -> tuple[str, ...]:
@@ -77,6 +114,11 @@ def _term_of(clause: Clause) -> tuple[str, ...]:
 def _words(text: str) -> tuple[str, ...]:
     """Return the words of a text for comparison: small letters, English plurals as singulars."""
     return tuple(_singular(word.casefold()) for word in _WORD.findall(text))
+
+
+def _words_of(clause: Clause) -> tuple[str, ...]:
+    """Return the words of a clause, its lead and its table header."""
+    return _words(f"{clause.lead or ''} {' '.join(clause.table_header)} {clause.text}")
 
 
 def _singular(word: str) -> str:
@@ -95,9 +137,8 @@ class _Terms:
         if len(known) < MAX_ENTRIES:
             known.append((words, clause))
 
-    def used_by(self, clause: Clause) -> list[Clause]:
-        """Return the definitions whose term occurs in a clause or in its lead, in document order."""
-        words = _words(f"{clause.lead or ''} {' '.join(clause.table_header)} {clause.text}")
+    def used_by(self, words: tuple[str, ...]) -> list[Clause]:
+        """Return the definitions whose term occurs among the words of a clause, in document order."""
         found: dict[int, Clause] = {}
         for position, word in enumerate(words):
             for term, definition in self.by_first_word.get(word, ()):
@@ -117,20 +158,19 @@ class _Places:
             for heading in clause.heading_path:
                 if number := _HEADING_NUMBER.match(heading):
                     _keep(self._by_heading.setdefault(number["number"].lower(), []), clause)
-            if clause.label:
-                label = _bare(clause.label)
+            for label in _names_of(clause.label):
                 _keep(self._by_label.setdefault(label, []), clause)
                 _keep(self._in_section.setdefault((clause.heading_path, label), []), clause)
 
     def referenced_by(self, clause: Clause) -> Iterator[Clause]:
         """Yield the clauses that a clause refers to, in the order of the references."""
-        own_label = _bare(clause.label) if clause.label else None
+        own_labels = _names_of(clause.label)
         for match in _REFERENCE.finditer(clause.text[:4000]):
             if match["number"]:
                 yield from self._numbered(match)
             else:
                 label = _bare(match["own"] or match["label"])
-                if label != own_label:
+                if label not in own_labels:
                     yield from self._in_section.get((clause.heading_path, label), ())
 
     def _numbered(self, match: re.Match[str]) -> list[Clause]:
@@ -138,13 +178,18 @@ class _Places:
         section = self._by_heading.get(number, [])
         part = match["paragraph"] or match["part"]
         if section and part:
-            return [other for other in section if other.label and _bare(other.label) == _bare(part)]
+            return [other for other in section if _bare(part) in _names_of(other.label)]
         # "4.1.3" may be a heading or the label of one clause; a bare "3" is a heading only.
         return section or (self._by_label.get(number, []) if "." in number else [])
 
 
 def _bare(label: str) -> str:
     return label.strip("()§. ").lower()
+
+
+def _names_of(label: str | None) -> frozenset[str]:
+    """Return the names by which a text may refer to a label: "3.2 (a)" is also "(a)"."""
+    return frozenset((_bare(label), _bare(label.rsplit(maxsplit=1)[-1]))) if label and label.strip() else frozenset()
 
 
 def _keep(clauses: list[Clause], clause: Clause) -> None:

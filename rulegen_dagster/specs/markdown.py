@@ -10,8 +10,8 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from rulegen_dagster.domain.clause import ClauseKind
-from rulegen_dagster.domain.errors import SpecError
 from rulegen_dagster.specs.blocks import Block, label_of, lead_of
+from rulegen_dagster.specs.refusals import Refusal, refused
 
 MAX_NESTING = 60
 """Deepest nesting of lists and quotes, in levels of the parser (a list takes two)."""
@@ -24,8 +24,9 @@ def markdown_blocks(text: str) -> list[Block]:
     offset = _front_matter_end(text)
     tokens = _parser().parse(text[offset:])
     if any(token.level >= MAX_NESTING - 1 for token in tokens):
-        raise SpecError(
-            f"lists or quotes are nested deeper than {MAX_NESTING // 2} levels; flatten them", code="too_deep"
+        raise refused(
+            Refusal.TOO_DEEP,
+            f"lists or quotes are nested deeper than {MAX_NESTING // 2} levels; flatten them",
         )
     reader = _Reader(text, offset)
     for index, token in enumerate(tokens):

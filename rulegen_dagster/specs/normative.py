@@ -26,6 +26,7 @@ _USED = (
 _ACTION = r"(?:submit|file|claim|book|reserve|request|return|report|send|hand|turn|attach|provide|purchase|buy)"
 _DEADLINE = r"(?:within|no later than|not later than|at least)\s+(?:\w+\s+){0,2}(?:\(\d+\)\s+)?"
 
+# All patterns are in small letters and meet only text in small letters: ignoring case would take twice the time.
 # Each name is a reason that is shown to people. The order decides which one is named, never the role.
 _STRONG = {
     "must": r"\bmust\b|\bshall\b|\b(?:has|have) to\b|\bneeds? to be\b|\b(?:is|are) to be\b",
@@ -68,29 +69,27 @@ _JAPANESE = {
 }
 # One word boundary in front of all: most positions of a text are rejected by it alone.
 _MARKS = re.compile(
-    r"\b(?:" + "|".join(f"(?P<{name}>{pattern})" for name, pattern in {**_STRONG, **_WEAK}.items()) + ")",
-    re.IGNORECASE,
+    r"\b(?:" + "|".join(f"(?P<{name}>{pattern})" for name, pattern in {**_STRONG, **_WEAK}.items()) + ")"
 )
 _JAPANESE_MARKS = re.compile("|".join(f"(?P<{name}>{pattern})" for name, pattern in _JAPANESE.items()))
-_HISTORY = re.compile(r"\b(?:was|were|had been|ranged|amounted|wurde|wurden|betrug)\b", re.IGNORECASE)
-_BINDING = re.compile(r"\b(?:must|shall|muss|müssen|darf|dürfen|may not|cannot|required)\b", re.IGNORECASE)
-_EXAMPLE = re.compile(r"\s*(?:for example|for instance|e\.g\.|example:|zum beispiel|par exemple)", re.IGNORECASE)
+_HISTORY = re.compile(r"\b(?:was|were|had been|ranged|amounted|wurde|wurden|betrug)\b")
+_CONDITION = re.compile(r"\W{0,4}(?:\(\w{1,4}\)\s*|\d{1,4}[.)]\s*)?wurden?\b")
+"""German puts the verb first for a condition: "Wurde ein Taxi benutzt, …" tells no history."""
+_BINDING = re.compile(r"\b(?:must|shall|muss|müssen|darf|dürfen|may not|cannot|required)\b")
+_EXAMPLE = re.compile(r"\s*(?:for example|for instance|e\.g\.|example:|zum beispiel|par exemple)")
 _DEFINITION = re.compile(
     r"\b(?:(?<!by )(?<!any )means (?!of\b|that\b|to\b)|(?:is defined as|are defined as|refers to|bezeichnet|gilt als"
-    r"|im sinne (?:dieses|dieser|des)|gelten als|désigne|désignent|on entend par)\b)|とは、",
-    re.IGNORECASE,
+    r"|im sinne (?:dieses|dieser|des)|gelten als|désigne|désignent|on entend par)\b)|とは、"
 )
 _DEFINITIONS_HEADING = re.compile(
-    r"\b(?:definitions?|glossary|defined terms|begriffsbestimmung\w{0,3}|definitionen|définitions?)\b|定義|用語",
-    re.IGNORECASE,
+    r"\b(?:definitions?|glossary|defined terms|begriffsbestimmung\w{0,3}|definitionen|définitions?)\b|定義|用語"
 )
 _LIMIT_HEADER = re.compile(
     r"\b(?:limit|maximum|max|cap|ceiling|allowance|rate|up to|per (?:day|night|person|month|mile)|reimburse\w*"
-    r"|höchst\w*|betrag|satz|plafond|forfait)\b|上限",
-    re.IGNORECASE,
+    r"|höchst\w*|betrag|satz|plafond|forfait)\b|上限"
 )
 _CLOSED_HEADING = re.compile(
-    r"\b(?:not? (?:be )?reimburs\w{1,8}|non-?reimbursable|prohibited|not covered|not allowed)\b", re.IGNORECASE
+    r"\b(?:not? (?:be )?reimburs\w{1,8}|non-?reimbursable|prohibited|not covered|not allowed)\b"
 )
 _NUMBER = re.compile(r"\d")
 _MAX_READ = 4000
@@ -110,15 +109,15 @@ def role_of(
 
     Only the first 4,000 characters are read: no clause of a policy is longer, and time stays bounded.
     """
-    shown = text[:_MAX_READ]
-    heading = heading_path[-1][:_MAX_READ] if heading_path else ""
+    shown = text[:_MAX_READ].lower()
+    heading = heading_path[-1][:_MAX_READ].lower() if heading_path else ""
     if introduces_list:
         return RoleDecision(role=ClauseRole.INFORMATIVE, reason="introduces_list")
     return (
         _by_form(shown)
         or _by_definition(shown, heading)
         or _by_own_marks(shown)
-        or _by_inheritance(shown, kind, (lead or "")[-_MAX_READ:], heading, table_header)
+        or _by_inheritance(shown, kind, (lead or "")[-_MAX_READ:].lower(), heading, table_header)
         or RoleDecision(role=ClauseRole.INFORMATIVE, reason="no_mark")
     )
 
@@ -146,7 +145,7 @@ def _by_own_marks(text: str) -> RoleDecision | None:
     mark = _mark_in(text)
     if mark is None:
         return None
-    if _HISTORY.search(text) and not _BINDING.search(text):
+    if _HISTORY.search(text) and not _BINDING.search(text) and not _CONDITION.match(text):
         return RoleDecision(role=ClauseRole.INFORMATIVE, reason="history")
     return RoleDecision(role=ClauseRole.NORMATIVE, reason=f"{mark.lastgroup}:{_key(mark[0])}")
 
@@ -156,7 +155,7 @@ def _by_inheritance(
 ) -> RoleDecision | None:
     if kind is ClauseKind.TABLE_ROW:
         # A row is a demand where its header or lead calls its number a limit; its other words rarely do.
-        header = " | ".join(table_header)[:_MAX_READ]
+        header = " | ".join(table_header)[:_MAX_READ].lower()
         for place, words in (("table_header", header), ("lead", lead)):
             if (limit := _LIMIT_HEADER.search(words)) and _NUMBER.search(text):
                 return RoleDecision(role=ClauseRole.NORMATIVE, reason=f"{place}:{_key(limit[0])}")

@@ -25,9 +25,10 @@ from rulegen_dagster.ledger.database import open_database
 from rulegen_dagster.rules.packs import load_vocabulary
 from rulegen_dagster.rules.selfcheck import evaluators_agree
 from rulegen_dagster.workflow import chaos_job
+from rulegen_dagster.workflow.chaos_endings import check_others, play
 from rulegen_dagster.workflow.chaos_invariants import Evidence, Violation, check
 from rulegen_dagster.workflow.chaos_job import BYSTANDER, TENANT, Ending, Scene, SharedClock, Snapshot
-from rulegen_dagster.workflow.chaos_plan import SLOW_CALL_MS, SLOW_POINTS, Kind, Run, plan
+from rulegen_dagster.workflow.chaos_plan import PARTS_OF_COURSE, Course, Kind, Run, course_of, plan
 from rulegen_dagster.workflow.chaos_processes import Child, Fate, fork
 from rulegen_dagster.workflow.documents import NotReady, Reused, accept, prepare
 
@@ -126,7 +127,9 @@ class Chaos:
         self._number += 1
         key = f"chaos-{self._session}-{self._number:04d}"
         clock = SharedClock(int(time.time() * 1000))
-        scene = Scene(url=self._database, home=self._folder / key, key=key, clock=clock, **parts)
+        # In every other run, the lease alone tells that a process was lost.
+        locks = self._number % 2 == 0
+        scene = Scene(url=self._database, home=self._folder / key, key=key, clock=clock, locks=locks, **parts)
         scene.prepare()
         return scene
 
@@ -142,11 +145,11 @@ class Chaos:
 
     def _count(self) -> Counter[Failpoint]:
         counts: Counter[Failpoint] = Counter()
-        for slow in sorted({point in SLOW_POINTS for point in self._wanted()} | {False}):
-            scene = self._scene(delay_ms=SLOW_CALL_MS if slow else 0)
+        for course in sorted({course_of(point) for point in self._wanted()} | {Course.PLAIN}):
+            scene = self._scene(**PARTS_OF_COURSE[course])
             _in_child(scene, lambda scene=scene: _counted(scene))  # type: ignore[misc]  # bound for this turn of the loop
             for name, times in _only(scene.told("counts")).items():
-                if slow == (Failpoint(name) in SLOW_POINTS):
+                if course_of(Failpoint(name)) is course:
                     counts[Failpoint(name)] += times
             self._examine(Run(kind=Kind.UNDISTURBED), scene, killed=False)
         for point in self._wanted():
@@ -158,7 +161,7 @@ class Chaos:
         line = self._lines.setdefault(run.label, Line(point=run.label))
         match run.kind:
             case Kind.KILL:
-                scene = self._scene(delay_ms=SLOW_CALL_MS if run.armed[0][0] in SLOW_POINTS else 0)
+                scene = self._scene(**PARTS_OF_COURSE[course_of(run.armed[0][0])])
                 for point, nth in run.armed:
                     child = _start(scene, lambda p=point, n=nth: failpoints.arm(p, n))  # type: ignore[misc]
                     line.kills += self._killed(run, scene, child.wait())
@@ -169,7 +172,7 @@ class Chaos:
                     line.kills += self._killed(run, scene, _kill_after(scene, more))
                 self._finish(run, scene)
             case Kind.STOP:
-                scene = self._scene(slots=1)
+                scene = self._scene(slots=1, **PARTS_OF_COURSE[course_of(run.armed[0][0])])
                 self._stopped(run, scene, line)
             case _:
                 scene = self._scene(slots=1, faults=False)
@@ -227,7 +230,7 @@ class Chaos:
             bystander=(self._bystander, _only(scene.told("bystander"))["fingerprint"]),
             killed=killed,
         )
-        for violation in check(evidence):
+        for violation in [*check(evidence), *check_others(evidence)]:
             self._violated(run, violation)
 
     def _report(self, run: Run, invariant: int, found: str) -> None:
@@ -251,7 +254,7 @@ def _start(scene: Scene, arming: Callable[[], None]) -> Child:
         runtime = scene.open()
         scene.tell("before", asdict(chaos_job.snapshot(scene, runtime)))
         arming()
-        chaos_job.complete(scene, runtime)
+        play(scene, runtime)
         failpoints.disarm()
         runtime.close()
 
@@ -290,6 +293,8 @@ def _make_bystander(scene: Scene) -> None:
         prepared = prepare(runtime, job.job_id, stage)
         if not isinstance(prepared, (NotReady, Reused)):
             accept(runtime, prepared)
+    # A run mirrors what it finds unmirrored, and is to find nothing of the bystander.
+    chaos_job.mirror_all(own, runtime)
     with runtime.ledger.turn(runtime.claimant) as turn:
         turn.claim(Scope(stages=(Stage.GENERATE_RULES,), job_ids=(job.job_id,)), [runtime.tokens()])
     scene.tell("bystander", {"fingerprint": chaos_job.fingerprint(audit_job(runtime.ledger.database, job.job_id))})
@@ -299,7 +304,7 @@ def _make_bystander(scene: Scene) -> None:
 def _counted(scene: Scene) -> None:
     counts = failpoints.record()
     runtime = scene.open()
-    chaos_job.complete(scene, runtime)
+    play(scene, runtime)
     failpoints.disarm()
     scene.tell("counts", {point.value: times for point, times in counts.items()})
     runtime.close()

@@ -13,6 +13,7 @@ from typing import Any
 
 from rulegen_dagster.domain.canonical import sha256_hex
 from rulegen_dagster.domain.states import TERMINAL_JOB_STATES, AttemptOutcome, JobState, Stage, WorkState
+from rulegen_dagster.domain.work import DOCUMENT_ITEM
 from rulegen_dagster.workflow.chaos_job import EXPECTED_CODES, Call, Ending, Snapshot, fingerprint
 
 Row = dict[str, Any]
@@ -75,6 +76,31 @@ def _one_accepted_output(evidence: Evidence) -> Iterator[str]:
         for name, item in _items(earlier).items():
             if item["state"] == WorkState.SUCCEEDED and _items(evidence.after).get(name) != item:
                 yield f"{_named(name)} was accepted and has changed since"
+
+
+def _one_event_for_each_acceptance(evidence: Evidence) -> Iterator[str]:
+    job = _job(evidence.after)
+    name = f"{job['tenant']}/{job['submission_key']}"
+    accepted = {
+        (stage, item, row["output_digest"])
+        for (stage, item), row in _items(evidence.after).items()
+        if row["state"] == WorkState.SUCCEEDED
+    }
+    for row in evidence.after.rows["action"]:
+        if row["kind"] == Stage.PUBLISH and row["state"] == "done":
+            accepted.add((Stage.PUBLISH.value, DOCUMENT_ITEM, json.loads(row["receipt"])["manifest_sha256"]))
+    boxed = Counter((row["stage"], row["item_key"]) for row in evidence.after.rows["outbox"])
+    told = Counter(tuple(line.split()[1:]) for line in evidence.ending.events if line.split()[0] == name)
+    for found in accepted:
+        if boxed[found[:2]] != 1:
+            yield f"{_named(found[:2])} was accepted and has {boxed[found[:2]]} rows in the outbox"
+        if told[found] != 1:
+            yield f"{_named(found[:2])} was accepted and has {told[found]} events"
+    if len(boxed) > len(accepted) or len(told) > len(accepted):
+        yield f"{len(accepted)} outputs were accepted; the outbox tells of {len(boxed)}, the events of {len(told)}"
+    unmirrored = sum(row["mirrored_at"] is None for row in evidence.after.rows["outbox"])
+    if unmirrored:
+        yield f"{unmirrored} rows of the outbox are not mirrored"
 
 
 def _nothing_generated_again(evidence: Evidence) -> Iterator[str]:
@@ -176,8 +202,8 @@ def _other_tenant_untouched(evidence: Evidence) -> Iterator[str]:
     before, after = evidence.bystander
     if before != after:
         yield "the other tenant's job has changed"
-    job = _job(evidence.after)
-    strangers = {call.job for call in evidence.calls} - {f"{job['tenant']}/{job['submission_key']}"}
+    own = [_job(evidence.after), *(rows["job"][0] for rows in evidence.after.others.values())]
+    strangers = {call.job for call in evidence.calls} - {f"{job['tenant']}/{job['submission_key']}" for job in own}
     if strangers:
         yield f"{len(strangers)} jobs of others were called for"
 
@@ -221,6 +247,7 @@ def _always_a_reason(evidence: Evidence) -> Iterator[str]:
 
 _CHECKS: tuple[tuple[int, Callable[[Evidence], Iterator[str]]], ...] = (
     (1, _one_accepted_output),
+    (1, _one_event_for_each_acceptance),
     (2, _nothing_generated_again),
     (4, _terminal_states_once),
     (5, _stages_created_once),

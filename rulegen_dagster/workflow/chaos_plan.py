@@ -4,6 +4,8 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
+from typing import Any
 
 from rulegen_dagster.domain.failpoints import Failpoint
 from rulegen_dagster.workflow.chaos_job import LEASE_MS
@@ -26,9 +28,37 @@ class Kind(StrEnum):
 
 Arming = tuple[Failpoint, int]
 
-# A call that takes longer than a third of the lease, so that the lease is renewed meanwhile.
+# A call that takes longer than a third of the lease, so that the lease is renewed meanwhile, or it can be given back.
 SLOW_CALL_MS = LEASE_MS // 3 + 80
-SLOW_POINTS = frozenset({Failpoint.RENEWAL_BEFORE_COMMIT, Failpoint.RENEWAL_AFTER_COMMIT})
+SLOW_POINTS = frozenset(
+    {
+        Failpoint.RENEWAL_BEFORE_COMMIT,
+        Failpoint.RENEWAL_AFTER_COMMIT,
+        Failpoint.GIVE_BACK_BEFORE_COMMIT,
+        Failpoint.GIVE_BACK_AFTER_COMMIT,
+    }
+)
+# What ends a job in another way than by its publication, or goes before that: it takes other jobs beside the run's own.
+ENDING_POINTS = frozenset(
+    {
+        Failpoint.CANCELLATION_BEFORE_COMMIT,
+        Failpoint.CANCELLATION_AFTER_COMMIT,
+        Failpoint.REJECTION_BEFORE_COMMIT,
+        Failpoint.REJECTION_AFTER_COMMIT,
+        Failpoint.REDRIVE_BEFORE_COMMIT,
+        Failpoint.REDRIVE_AFTER_COMMIT,
+        Failpoint.ACTION_RELEASE_BEFORE_COMMIT,
+        Failpoint.ACTION_RELEASE_AFTER_COMMIT,
+        Failpoint.EXTENSION_BEFORE_COMMIT,
+        Failpoint.EXTENSION_AFTER_COMMIT,
+        Failpoint.EXPIRY_BEFORE_COMMIT,
+        Failpoint.EXPIRY_AFTER_COMMIT,
+        Failpoint.FORK_BEFORE_COMMIT,
+        Failpoint.FORK_AFTER_COMMIT,
+        Failpoint.WAIVER_BEFORE_COMMIT,
+        Failpoint.WAIVER_AFTER_COMMIT,
+    }
+)
 # Nothing of a SQLite ledger moves while a process stands still inside its write transaction: those points only kill.
 _STOPPABLE = tuple(point for point in Failpoint if not point.endswith("before_commit") and point not in SLOW_POINTS)
 _HOLDING_A_CLAIM = (
@@ -38,6 +68,29 @@ _HOLDING_A_CLAIM = (
     Failpoint.PROVIDER_AFTER_ANSWER,
 )
 RANDOM_RUNS = 10
+
+
+class Course(StrEnum):
+    """How the job of a run goes; each point is reached, and counted, in one of them."""
+
+    PLAIN = "plain"
+    #: With calls so slow that their leases are renewed.
+    SLOW = "slow"
+    #: With other jobs beside it, which end in other ways.
+    ENDINGS = "endings"
+
+
+PARTS_OF_COURSE: Mapping[Course, dict[str, Any]] = MappingProxyType(
+    {Course.PLAIN: {}, Course.SLOW: {"delay_ms": SLOW_CALL_MS}, Course.ENDINGS: {"endings": True}}
+)
+"""What makes a scene go each course."""
+
+
+def course_of(point: Failpoint) -> Course:
+    """Return the course in which a point is reached."""
+    if point in SLOW_POINTS:
+        return Course.SLOW
+    return Course.ENDINGS if point in ENDING_POINTS else Course.PLAIN
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,6 +31,8 @@ class Kind(StrEnum):
     PARTIAL_BLOB = "partial_blob"
     #: A bundle whose publisher was lost before it had its place.
     PARTIAL_BUNDLE = "partial_bundle"
+    #: The lock file of a worker that has ended and holds nothing in the ledger.
+    LOCK_FILE = "lock_file"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +54,7 @@ def collect(runtime: Runtime, *, grace_ms: int, now_ms: int, dry_run: bool = Fal
     cutoff = now_ms - grace_ms
     yield from _blobs(runtime, cutoff, dry_run=dry_run)
     yield from _bundles(runtime, cutoff, dry_run=dry_run)
+    yield from _lock_files(runtime, cutoff, dry_run=dry_run)
 
 
 def collection_report(removed: Sequence[Removed], *, grace_ms: int, dry_run: bool) -> dict[str, Any]:
@@ -111,6 +114,19 @@ def _bundles(runtime: Runtime, cutoff: int, *, dry_run: bool) -> Iterator[Remove
                 f"the left-over folder {folder.name} cannot be removed: {error.strerror}", code="left_over_stays"
             ) from error
         yield Removed(kind=Kind.PARTIAL_BUNDLE, name=str(folder.relative_to(root)), size=size)
+
+
+def _lock_files(runtime: Runtime, cutoff: int, *, dry_run: bool) -> Iterator[Removed]:
+    presence = runtime.presence
+    old = [file for file in presence.files() if file.modified_ms <= cutoff] if presence else []
+    if presence is None or not old:
+        return
+    held_by = runtime.ledger.recoveries.holders()
+    for file in old:
+        if file.worker in held_by:
+            continue
+        if presence.is_free(file.worker) if dry_run else presence.discard(file.worker):
+            yield Removed(kind=Kind.LOCK_FILE, name=file.worker, size=file.size)
 
 
 def _is_unchanged_since(folder: Path, cutoff: int) -> bool:

@@ -26,7 +26,7 @@ _SCRIPT = "demo-crash.yaml"
 
 
 def open_demo(path: str, now_ms: int, *, crash: bool) -> Runtime:
-    """Open the demo's own ledger, whose clock stands at `now_ms`; its lease lasts one second.
+    """Open the demo's own ledger, whose clock stands at `now_ms`; its lease lasts one second, and it alone decides.
 
     `path` is a file for SQLite, with a folder beside it for the demo's blobs, or a database URL.
     """
@@ -41,7 +41,7 @@ def open_demo(path: str, now_ms: int, *, crash: bool) -> Runtime:
         slots=1,
         lease_ms=LEASE_MS,
     )
-    return replace(open_runtime(settings, clock=ManualClock(now_ms)), jitter=lambda: 0.0)
+    return replace(open_runtime(settings, clock=ManualClock(now_ms), locks=False), jitter=lambda: 0.0)
 
 
 def check_begun(path: str) -> None:

@@ -12,9 +12,14 @@ from rulegen_dagster.domain.text import moment
 from rulegen_dagster.domain.work import Claim, FailedAttempt, Landing, Offer
 from rulegen_dagster.ledger.claims import Scope
 from rulegen_dagster.ledger.reads import ItemRecord
+from rulegen_dagster.workflow.deadlines import expire_instead, too_long_waits
 from rulegen_dagster.workflow.engine import Accept, decide, offer_directly
 from rulegen_dagster.workflow.extract import parse, retrieve
+from rulegen_dagster.workflow.limits import LIMIT, limit_text
+from rulegen_dagster.workflow.outages import pause_s, ride_out
+from rulegen_dagster.workflow.recover import free_lost_work
 from rulegen_dagster.workflow.runtime import Runtime
+from rulegen_dagster.workflow.stopping import given_back
 from rulegen_dagster.workflow.validate import validate
 
 DOCUMENT_STAGES = (Stage.PARSE, Stage.RETRIEVE, Stage.VALIDATE)
@@ -45,32 +50,56 @@ def prepare(runtime: Runtime, job_id: int, stage: Stage) -> Offer | Reused | Not
     """Claim a stage's item and make its output, ready to be accepted; or say why there is nothing to do.
 
     The lease is renewed while the output is made. An error of the project is booked on the attempt under its own code
-    and raised: permanent where the input is at fault, else to be tried again.
+    and raised: permanent where the input is at fault, else to be tried again. The ledger's own faults are never booked:
+    the output is made again while the lease may hold (it calls nobody), then `LedgerError` leaves the item to it. Where
+    the process is interrupted, the item is given back.
     """
-    with runtime.ledger.turn(runtime.claimant) as turn:
-        claims = turn.claim(Scope(stages=(stage,), job_ids=(job_id,)), [runtime.tokens()])
+    # A claim whose answer was lost is left to its lease, and the next one finds the item taken.
+    claims = ride_out(lambda: _claim(runtime, job_id, stage))
+    if not claims and ride_out(lambda: free_lost_work(runtime)).waiting:
+        claims = ride_out(lambda: _claim(runtime, job_id, stage))
     if not claims:
-        return _why_not(runtime, job_id, stage)
+        return ride_out(lambda: _why_not(runtime, job_id, stage))
     (claim,) = claims
     try:
         with _renewed(runtime, claim):
-            made = _HANDLERS[stage](runtime, claim)
+            made = ride_out(lambda: _HANDLERS[stage](runtime, claim), patience_s=runtime.settings.lease_ms / 1000)
             reach(Failpoint.DOCUMENT_MADE)
             return made
     except RulegenError as error:
+        if isinstance(error, LedgerError) and error.fault is not None:
+            raise
         outcome = AttemptOutcome.PERMANENT if isinstance(error, InputError) else AttemptOutcome.RETRYABLE
         failed = FailedAttempt(claim=claim, outcome=outcome, error_code=error.code, message=error.message)
         with contextlib.suppress(LedgerError):
             _book(runtime, failed)
         raise
+    except BaseException as interruption:
+        # Dagster interrupts a run by an exception. A defect of ours is left to the lease instead.
+        if not isinstance(interruption, Exception):
+            with contextlib.suppress(LedgerError):
+                _book(runtime, given_back(claim))
+        raise
 
 
 def accept(runtime: Runtime, offer: Offer, how: Accept = offer_directly) -> Landing:
-    """Put one offer through the completion guard in a transaction of its own."""
+    """Put one offer through the completion guard in a transaction of its own.
+
+    It is offered again through an outage while its lease may hold; an offer that had landed is told as accepted.
+    """
+
+    def settle() -> Landing:
+        with runtime.ledger.turn(runtime.claimant) as turn:
+            how(turn, offer)
+            landings = turn.settle()
+        return landings[offer.claim.token]
+
+    return ride_out(settle, patience_s=runtime.settings.lease_ms / 1000)
+
+
+def _claim(runtime: Runtime, job_id: int, stage: Stage) -> tuple[Claim, ...]:
     with runtime.ledger.turn(runtime.claimant) as turn:
-        how(turn, offer)
-        landings = turn.settle()
-    return landings[offer.claim.token]
+        return turn.claim(Scope(stages=(stage,), job_ids=(job_id,)), [runtime.tokens()])
 
 
 @contextlib.contextmanager
@@ -79,10 +108,15 @@ def _renewed(runtime: Runtime, claim: Claim) -> Iterator[None]:
     ended = threading.Event()
 
     def renew() -> None:
-        while not ended.wait(runtime.settings.lease_ms / 3000):
-            # An outage of the ledger is found by whoever completes; the lease may outlast it.
-            with contextlib.suppress(LedgerError), runtime.ledger.turn(runtime.claimant) as turn:
-                turn.renew([claim])
+        every_s, failures = runtime.settings.lease_ms / 3000, 0
+        while not ended.wait(min(every_s, pause_s(failures)) if failures else every_s):
+            # Whoever completes tells of an outage; the lease may outlast it.
+            try:
+                with runtime.ledger.turn(runtime.claimant) as turn:
+                    turn.renew([claim])
+                failures = 0
+            except LedgerError:
+                failures += 1
 
     thread = threading.Thread(target=renew, name="lease-renewal", daemon=True)
     thread.start()
@@ -94,8 +128,10 @@ def _renewed(runtime: Runtime, claim: Claim) -> Iterator[None]:
 
 
 def _book(runtime: Runtime, failed: FailedAttempt) -> None:
+    failures = [(failed, decide(runtime, failed))]
+    expire_instead(runtime, too_long_waits(runtime, failures))
     with runtime.ledger.turn(runtime.claimant) as turn:
-        turn.settle([(failed, decide(runtime, failed))])
+        turn.settle(failures)
 
 
 def _why_not(runtime: Runtime, job_id: int, stage: Stage) -> Reused | NotReady:
@@ -114,6 +150,11 @@ def _why_not(runtime: Runtime, job_id: int, stage: Stage) -> Reused | NotReady:
             return NotReady(code=str(item.error_code), reason=str(item.error_message))
         case _ if job.state is not JobState(JOB_STATE_OF_STAGE[stage]):
             return NotReady(code="barrier", reason=f"the job is {job.state}; {stage} has not been reached")
+        case WorkState.PENDING:
+            now = runtime.ledger.reads.now()
+            reached = runtime.ledger.limits.reached(job_id, stage)
+            reason = limit_text("it", reached, now) if reached else "it can be claimed now"
+            return NotReady(code=LIMIT if reached else "ready", reason=reason)
         case _:
             due = moment(item.next_attempt_at, runtime.ledger.reads.now())
             return NotReady(code="waiting", reason=f"the retry is due {due} after {item.error_code}")

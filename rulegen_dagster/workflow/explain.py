@@ -1,10 +1,12 @@
 """Explanation: what a job is doing, and the one reason why it does not move."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from rulegen_dagster.domain.recovery import Recovery, recovery_of
-from rulegen_dagster.domain.rule import RuleOutput
+from rulegen_dagster.domain.refusal import Refusal
+from rulegen_dagster.domain.rule import RuleOutput, SuiteOutput
 from rulegen_dagster.domain.states import (
     JOB_STATE_OF_STAGE,
     TERMINAL_JOB_STATES,
@@ -14,14 +16,29 @@ from rulegen_dagster.domain.states import (
     WorkState,
 )
 from rulegen_dagster.domain.text import moment
+from rulegen_dagster.ledger.attempts import repair_counts
+from rulegen_dagster.ledger.limits import ReachedLimit
 from rulegen_dagster.ledger.reads import ActionRecord, ItemRecord, JobRecord
+from rulegen_dagster.ledger.recoveries import WORKER_LOST
 from rulegen_dagster.providers.registry import label_of
-from rulegen_dagster.workflow.bundle import accepted_report, report_of
+from rulegen_dagster.workflow.bundle import accepted_report, in_force, report_of, waivers_of
+from rulegen_dagster.workflow.deadlines import deadline_text, is_overdue
+from rulegen_dagster.workflow.limits import LIMIT, limit_text
 from rulegen_dagster.workflow.publish import published_path
 from rulegen_dagster.workflow.runtime import Runtime
 from rulegen_dagster.workflow.unused import unused_calls_report
 
+DEADLINE = "deadline"
+"""The code of the reason that a job has no time left, before and after it expired for that."""
+
+BELOW_POLICY = "below_policy"
+"""The code of the reason that a ruleset without a failure lacks what its policy asks for."""
+
+NAMED: Final = 20
+"""How many items or failures one answer names; it always counts all of them."""
+
 _STAGE_OF_STATE = {state: stage for stage, state in JOB_STATE_OF_STAGE.items()}
+_CLAUSE_STAGES = (Stage.GENERATE_RULES, Stage.GENERATE_TESTS)
 _SHOWN_STATES = (
     WorkState.PENDING,
     WorkState.RUNNING,
@@ -36,7 +53,7 @@ class Reason:
     """Why a job stands where it stands: a code for machines, a sentence for people.
 
     `next_at` is the time (ms on the ledger's clock) at which work goes on by itself, where there is one. `items` or
-    `action` are what the reason is about, the one that the sentence names first.
+    `action` are what the reason is about, the one that the sentence names first; `limit` is what holds it back.
     """
 
     code: str
@@ -44,12 +61,16 @@ class Reason:
     next_at: int | None = None
     items: tuple[ItemRecord, ...] = ()
     action: ActionRecord | None = None
+    limit: ReachedLimit | None = None
 
 
 def reason_of(runtime: Runtime, job: JobRecord) -> Reason:
     """Return the one reason why the job is where it is."""
     if job.state is JobState.COMPLETED:
         return Reason(code="published", text="the ruleset is published")
+    now = runtime.ledger.reads.now()
+    if job.state is JobState.EXPIRED or is_overdue(runtime, job, now):
+        return Reason(code=DEADLINE, text=deadline_text(runtime, job, now))
     if job.state in TERMINAL_JOB_STATES:
         return Reason(code=job.state.value, text=f"the job is {job.state}: {job.end_reason or 'no reason was given'}")
     if job.state is JobState.AWAITING_CONFIRMATION:
@@ -64,17 +85,32 @@ def reason_of(runtime: Runtime, job: JobRecord) -> Reason:
     stage = _STAGE_OF_STATE.get(job.state)
     if stage is None:
         return Reason(code=job.state.value, text=f"the job is {job.state}")
-    return _stage_reason(stage, runtime.ledger.reads.items(job.job_id, stage), runtime.ledger.reads.now())
+    items = runtime.ledger.reads.items(job.job_id, stage)
+    reason = _stage_reason(stage, items, now, items_of_lost_workers(runtime, items, now))
+    reached = runtime.ledger.limits.reached(job.job_id, stage) if reason.code == "ready" else None
+    if reached is None:
+        return reason
+    text = limit_text(f"{_count(list(reason.items))} of {stage}", reached, now)
+    return Reason(code=LIMIT, text=text, next_at=reached.next_at, items=reason.items, limit=reached)
 
 
-def _stage_reason(stage: Stage, items: list[ItemRecord], now: int) -> Reason:
+def _stage_reason(stage: Stage, items: list[ItemRecord], now: int, lost: list[ItemRecord]) -> Reason:
     failed = [item for item in items if item.state is WorkState.FAILED]
     ready = [item for item in items if is_ready(item, now)]
-    leased = [item for item in items if item.state is WorkState.RUNNING and (item.lease_until or 0) > now]
+    leased = [
+        item for item in items if item.state is WorkState.RUNNING and (item.lease_until or 0) > now and item not in lost
+    ]
     waiting = [item for item in items if item.state is WorkState.WAITING and (item.next_attempt_at or 0) > now]
     if ready:
         return Reason(
             code="ready", text=f"{_count(ready)} of {stage} can be claimed now", next_at=now, items=tuple(ready)
+        )
+    if lost:
+        return Reason(
+            code=WORKER_LOST,
+            text=f"{_count(lost)} of {stage} can be claimed now; {loss_of(lost[0])}",
+            next_at=now,
+            items=tuple(lost),
         )
     if leased:
         leased.sort(key=lambda item: item.lease_until or 0)
@@ -97,7 +133,8 @@ def _stage_reason(stage: Stage, items: list[ItemRecord], now: int) -> Reason:
         more = f" and {len(failed) - 5} more" if len(failed) > 5 else ""
         return Reason(
             code="blocked",
-            text=f"blocked: {_count(failed)} of {stage} failed: {named}{more}; mend the cause, then 'rulegen redrive'",
+            text=f"blocked: {_count(failed)} of {stage} failed: {named}{more}; mend the cause, then 'rulegen redrive'"
+            + (", or 'rulegen waive' a clause that needs no rule" if stage in _CLAUSE_STAGES else ""),
             items=tuple(failed),
         )
     return Reason(code="advancing", text=f"{stage} is complete, the next stage opens", next_at=now)
@@ -112,6 +149,14 @@ def _publication_reason(runtime: Runtime, job: JobRecord) -> Reason:
                 " publisher looks at what is there and goes on",
                 action=action,
             )
+        if action.state == ActionState.EXECUTING and runtime.is_lost(action.worker):
+            return Reason(
+                code=WORKER_LOST,
+                text=f"{action.worker} held the action {action.kind} and is lost; the next publisher looks at what is"
+                " there and goes on",
+                next_at=runtime.ledger.reads.now(),
+                action=action,
+            )
         if action.state == ActionState.EXECUTING:
             return Reason(
                 code="publishing",
@@ -119,6 +164,10 @@ def _publication_reason(runtime: Runtime, job: JobRecord) -> Reason:
                 next_at=action.lease_until,
                 action=action,
             )
+    reached = runtime.ledger.limits.reached(job.job_id, Stage.PUBLISH)
+    if reached is not None:
+        text = limit_text("the publication", reached, runtime.ledger.reads.now())
+        return Reason(code=LIMIT, text=text, next_at=reached.next_at, limit=reached)
     return Reason(code="confirmed", text="the action set is confirmed; the next publisher executes it")
 
 
@@ -131,12 +180,19 @@ def _validation_reason(runtime: Runtime, job: JobRecord) -> Reason:
             text=f"none of the {sum(report.get('abstained', {}).values())} normative clauses gave a rule"
             f" ({listed or 'there is no normative clause'}); reject the job, or submit another text",
         )
-    failures = failures_of(report)
+    failures, missing = failures_of(report), report.get("missing", [])
+    lacks = f"{report.get('policy')} asks for more: " + "; ".join(lack["message"] for lack in missing)
+    if missing and not failures:
+        return Reason(
+            code=BELOW_POLICY,
+            text=f"every test passes, and {lacks}; see 'rulegen review', and 'rulegen waive' for a clause that needs no"
+            " rule",
+        )
     first = failures[0] if failures else {"code": "unknown", "path": "", "message": ""}
     return Reason(
         code="validation_failed",
         text=f"validation found {len(failures)} failure(s), first {first['code']} at {first['path']}:"
-        f" {first['message']}; see 'rulegen review'",
+        f" {first['message']}{f'; and {lacks}' if missing else ''}; see 'rulegen review'",
     )
 
 
@@ -158,14 +214,17 @@ def status_report(runtime: Runtime, job: JobRecord) -> dict[str, Any]:
         "stages": {stage.value: _shown_counts(counts[stage]) for stage in Stage},
         "provider_calls": runtime.ledger.reads.provider_calls(job.job_id),
         "calls_this_run": runtime.ledger.reads.provider_calls(job.job_id, worker=runtime.worker),
+        "repairs": _repairs_report(runtime, job.job_id),
         **unused_calls_report(runtime, job.job_id),
         "action_set": job.action_set_digest,
         "published": str(published) if published else None,
         "provider": job.behaviour["provider"],
         "provider_label": label_of(job.behaviour["provider"]),
+        "deadline_ms": job.deadline_at,
         "file": job.file_name,
         "predecessor": str(job.predecessor) if job.predecessor else None,
         **_extraction_report(runtime, job),
+        **_validation_report(runtime, job),
         "failed_items": [
             {"item": item.key.item_key, "stage": stage.value, "code": item.error_code}
             for stage in Stage
@@ -181,6 +240,16 @@ def recovery_report(recovery: Recovery) -> dict[str, Any]:
     return {"question": recovery.question, "possible": recovery.possible, "answer": recovery.answer}
 
 
+def refusals_report(refusals: Sequence[Refusal]) -> list[dict[str, str]]:
+    """Return why a draft was refused as plain data."""
+    return [{"code": refusal.code, "path": refusal.path, "kind": refusal.kind.value} for refusal in refusals]
+
+
+def _repairs_report(runtime: Runtime, job_id: int) -> dict[str, int]:
+    made, accepted = repair_counts(runtime.ledger.database, job_id)
+    return {"made": made, "accepted": accepted}
+
+
 def _shown_counts(counts: dict[WorkState, int]) -> dict[str, int]:
     shown = {state.value: counts[state] for state in _SHOWN_STATES}
     # Items are cancelled with their job alone; the report of any other job has no use for the word.
@@ -189,12 +258,25 @@ def _shown_counts(counts: dict[WorkState, int]) -> dict[str, int]:
     return shown
 
 
+def _validation_report(runtime: Runtime, job: JobRecord) -> dict[str, Any]:
+    """Return what a report that did not pass found and misses; nothing for one that passed, or is not there."""
+    report = report_of(accepted_report(runtime, job.job_id) or "{}") if job.validation_passed is False else {}
+    failures = failures_of(report)
+    return {
+        "failures": failures[:NAMED],
+        "failure_count": len(failures),
+        "missing": report.get("missing", []),
+    }
+
+
 def _extraction_report(runtime: Runtime, job: JobRecord) -> dict[str, Any]:
     rules, abstained = 0, dict[str, int]()
     items = runtime.ledger.reads.items(job.job_id, Stage.GENERATE_RULES)
+    waivers = waivers_of(runtime, job.job_id)
     for item in items:
         if item.output is not None:
-            output = RuleOutput.model_validate_json(item.output)
+            accepted = RuleOutput.model_validate_json(item.output)
+            output, _ = in_force(accepted, SuiteOutput(), waivers.get(item.clause_ordinal or 0))
             rules += len(output.rules)
             if output.no_rule is not None:
                 abstained[output.no_rule.reason] = abstained.get(output.no_rule.reason, 0) + 1
@@ -202,12 +284,21 @@ def _extraction_report(runtime: Runtime, job: JobRecord) -> dict[str, Any]:
         "normative_clauses": len(items),
         "rules": rules,
         "abstained": dict(sorted(abstained.items())),
+        "waived": len(waivers),
     }
 
 
 def failures_of(report: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return every failure of a validation report: those of the clauses in document order, then the ruleset's."""
-    return [f for clause in report.get("clauses", []) for f in clause["failures"]] + list(report.get("failures", []))
+    """Return every failure of a validation report: the clauses' in document order, then the ruleset's.
+
+    What the policy asks for beside them stands under `missing`.
+    """
+    of_clauses = [
+        {"item_key": clause["item_key"], **failure}
+        for clause in report.get("clauses", [])
+        for failure in clause["failures"]
+    ]
+    return [*of_clauses, *report.get("failures", [])]
 
 
 def lease_of(item: ItemRecord, now: int) -> str:
@@ -215,9 +306,22 @@ def lease_of(item: ItemRecord, now: int) -> str:
     return f"{item.key.item_key} is held by {item.worker}, whose lease ends {moment(item.lease_until, now)}"
 
 
+def loss_of(item: ItemRecord) -> str:
+    """Say who held an item and is lost."""
+    return f"{item.key.item_key} was held by {item.worker}, which is proven dead"
+
+
+def items_of_lost_workers(runtime: Runtime, items: Sequence[ItemRecord], now: int) -> list[ItemRecord]:
+    """Return the items under a live lease whose worker is proven dead: whoever claims next takes them over at once."""
+    held = [item for item in items if item.state is WorkState.RUNNING and (item.lease_until or 0) > now]
+    lost = {worker for worker in {item.worker for item in held} if runtime.is_lost(worker)}
+    return [item for item in held if item.worker in lost]
+
+
 def retry_of(item: ItemRecord, now: int) -> str:
     """Say when an item's retry is due, and after what."""
-    return f"{item.key.item_key} is due {moment(item.next_attempt_at, now)} after {item.error_code}"
+    due = "is due for a repair" if item.repair else "is due"
+    return f"{item.key.item_key} {due} {moment(item.next_attempt_at, now)} after {item.error_code}"
 
 
 def is_ready(item: ItemRecord, now: int) -> bool:

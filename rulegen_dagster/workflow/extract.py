@@ -1,13 +1,15 @@
 """Extraction: the stored upload becomes clauses, and each normative clause gets the context it needs."""
 
 import json
+from typing import Any
 
-from rulegen_dagster.domain.behaviour import RETRIEVAL_INDEX
+from rulegen_dagster.domain.behaviour import RETRIEVAL_INDEX, ContextPolicy
 from rulegen_dagster.domain.canonical import canonical_json, sha256_hex
 from rulegen_dagster.domain.clause import ContextEntry, ParsedSpec
+from rulegen_dagster.domain.errors import BehaviourChangedError, RetrievalError
+from rulegen_dagster.domain.source_map import SourceMap
 from rulegen_dagster.domain.states import Stage
 from rulegen_dagster.domain.work import Claim, Offer
-from rulegen_dagster.specs.context import retrieve_context
 from rulegen_dagster.specs.document import read_document
 from rulegen_dagster.workflow.runtime import Runtime
 
@@ -26,21 +28,33 @@ def parse(runtime: Runtime, claim: Claim) -> Offer:
         "canonical_digest": sha256_hex(parsed.canonical_text),
         "clauses": len(parsed.clauses),
         "normative": len(parsed.normative),
+        "source_map": parsed.source_map.to_json(),
     }
     return Offer(claim=claim, output=canonical_json(summary), parsed=parsed)
 
 
 def retrieve(runtime: Runtime, claim: Claim) -> Offer:
-    """Find, for each clause, the definitions it uses and the clauses it refers to."""
+    """Find, for each clause, the definitions it uses and the clauses it refers to, in the job's own text.
+
+    Where that fails, the job's policy decides: `RetrievalError`, or an entry for each clause that goes on without.
+    Raises `BehaviourChangedError` where the job froze another index than this release's.
+    """
     job = runtime.ledger.reads.job_by_id(claim.key.job_id)
+    if job.behaviour["retrieval_index"] != RETRIEVAL_INDEX:
+        raise BehaviourChangedError(
+            f"the job {job.name} froze the retrieval index {job.behaviour['retrieval_index']}, and this release has"
+            f" {RETRIEVAL_INDEX}; finish the job with the release that began it, or submit the specification under a"
+            " new key"
+        )
     text = runtime.blobs.get(str(job.canonical_digest)).decode()
     parsed = ParsedSpec(
         format=str(job.spec_format),
         canonical_text=text,
         clauses=tuple(runtime.ledger.reads.clauses(job.job_id)),
     )
-    context = retrieve_context(parsed)
-    content = {
+    policy = ContextPolicy(job.behaviour.get("context_policy", ContextPolicy.REQUIRED))
+    context, without = _look_up(runtime, parsed, policy)
+    content: dict[str, Any] = {
         "index": RETRIEVAL_INDEX,
         "context": {
             str(ordinal): [{"ordinal": entry.ordinal, "relation": entry.relation} for entry in entries]
@@ -48,19 +62,64 @@ def retrieve(runtime: Runtime, claim: Claim) -> Offer:
             if entries
         },
     }
+    if without:
+        content["without_context"] = {str(ordinal): code for ordinal, code in sorted(without.items())}
     return Offer(claim=claim, output=canonical_json(content))
+
+
+def _look_up(
+    runtime: Runtime, parsed: ParsedSpec, policy: ContextPolicy
+) -> tuple[dict[int, tuple[ContextEntry, ...]], dict[int, str]]:
+    """Return the context of each clause, and why some have none; the latter only where the policy allows it."""
+    context: dict[int, tuple[ContextEntry, ...]] = {}
+    without: dict[int, str] = {}
+    try:
+        index = runtime.index(parsed)
+    except RetrievalError as error:
+        if policy is ContextPolicy.REQUIRED:
+            raise
+        return {}, {clause.ordinal: error.code for clause in parsed.normative}
+    for clause in parsed.normative:
+        try:
+            context[clause.ordinal] = index.context_of(clause)
+        except RetrievalError as error:
+            if policy is ContextPolicy.REQUIRED:
+                raise
+            without[clause.ordinal] = error.code
+    return context, without
+
+
+def load_source_map(runtime: Runtime, job_id: int) -> SourceMap:
+    """Return where each piece of the job's canonical text stands in its upload, for `ParsedSpec` or to be asked alone.
+
+    Lines of the text for a job that an older release parsed, and before the stage has been passed.
+    """
+    (item, *_) = [*runtime.ledger.reads.items(job_id, Stage.PARSE), None]
+    if item is None or item.output is None:
+        return SourceMap()
+    return SourceMap.from_json(json.loads(item.output).get("source_map"))
 
 
 def load_context(runtime: Runtime, job_id: int) -> dict[int, tuple[ContextEntry, ...]]:
     """Return the accepted context of each clause; empty where the stage has not been passed."""
-    (item, *_) = [*runtime.ledger.reads.items(job_id, Stage.RETRIEVE), None]
-    if item is None or item.output is None:
-        return {}
+    retrieved = _retrieved(runtime, job_id)
     texts = {clause.ordinal: clause.text for clause in runtime.ledger.reads.clauses(job_id)}
     return {
         int(ordinal): tuple(
             ContextEntry(ordinal=entry["ordinal"], relation=entry["relation"], text=texts[entry["ordinal"]])
             for entry in entries
         )
-        for ordinal, entries in json.loads(item.output)["context"].items()
+        for ordinal, entries in retrieved.get("context", {}).items()
     }
+
+
+def load_missing_context(runtime: Runtime, job_id: int) -> dict[int, str]:
+    """Return the clauses whose context could not be looked up, by ordinal, each with the code of the reason."""
+    missing = _retrieved(runtime, job_id).get("without_context", {})
+    return {int(ordinal): str(code) for ordinal, code in missing.items()}
+
+
+def _retrieved(runtime: Runtime, job_id: int) -> dict[str, Any]:
+    (item, *_) = [*runtime.ledger.reads.items(job_id, Stage.RETRIEVE), None]
+    found: dict[str, Any] = json.loads(item.output) if item is not None and item.output is not None else {}
+    return found

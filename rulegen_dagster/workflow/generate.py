@@ -1,20 +1,25 @@
 """One attempt at one rule or test item: ask the provider, validate the draft, offer the output."""
 
 import asyncio
-from collections.abc import Iterable
-from dataclasses import dataclass
+import itertools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from rulegen_dagster.domain.canonical import canonical_json, digest_of
 from rulegen_dagster.domain.clause import Clause, ContextEntry
 from rulegen_dagster.domain.errors import (
     BehaviourChangedError,
     DraftRejectedError,
+    Failure,
+    LedgerError,
     ProviderAmbiguousError,
     ProviderPermanentError,
     ProviderRateLimitedError,
     ProviderRetryableError,
 )
 from rulegen_dagster.domain.failpoints import Failpoint, reach
+from rulegen_dagster.domain.refusal import may_be_repaired, refusals_of
 from rulegen_dagster.domain.rule import OUTPUT_SCHEMA_VERSION, NoRuleDraft, RuleOutput, SuiteOutput
 from rulegen_dagster.domain.states import AttemptOutcome, Stage, WorkState
 from rulegen_dagster.domain.text import printable
@@ -23,11 +28,15 @@ from rulegen_dagster.domain.work import Claim, FailedAttempt, Offer, Usage
 from rulegen_dagster.providers.port import Provider, ProviderReply, ProviderRequest
 from rulegen_dagster.rules.drafts import read_rules_draft, read_tests_draft
 from rulegen_dagster.rules.packs import load_vocabulary
+from rulegen_dagster.workflow.deadlines import budget_of, given_up
 from rulegen_dagster.workflow.extract import load_context
+from rulegen_dagster.workflow.outages import pause_s
 from rulegen_dagster.workflow.runtime import Runtime
 
 NO_RULE_NO_TESTS = "clause_has_no_rule"
 _MAX_COUNT = 2**31 - 1
+
+_R = TypeVar("_R")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +79,9 @@ class Generation:
         if stage is Stage.GENERATE_TESTS and claim.key.item_key in await self._ruleless(claim.key.job_id):
             nothing = SuiteOutput(no_tests=NoRuleDraft(reason=NO_RULE_NO_TESTS))
             return Offer(claim=claim, output=canonical_json(nothing.model_dump(mode="json")))
+        timeout_ms = budget_of(self._runtime, claim)
+        if timeout_ms is None:
+            return given_up(claim)
         clause = material.clauses[_clause_of(claim)]
         request = ProviderRequest(
             stage=stage,
@@ -77,29 +89,49 @@ class Generation:
             item_key=claim.key.item_key,
             attempt=claim.attempt,
             operation_key=claim.operation_key,
-            timeout_ms=self._runtime.settings.call_timeout_ms,
+            timeout_ms=timeout_ms,
             clause=clause,
             context=material.context.get(clause.ordinal, ()),
             vocabulary=material.vocabulary,
+            repair=claim.repair,
         )
         return await _call(material.provider, request, claim)
 
     async def _of_job(self, job_id: int) -> JobMaterial:
         async with self._loading:
             if job_id not in self._material:
-                self._material[job_id] = await asyncio.to_thread(load_material, self._runtime, job_id)
+                self._material[job_id] = await _outlasting_outages(load_material, self._runtime, job_id)
         return self._material[job_id]
 
     async def _ruleless(self, job_id: int) -> frozenset[str]:
         async with self._loading:
             if job_id not in self._without_rules:
-                items = await asyncio.to_thread(self._runtime.ledger.reads.items, job_id, Stage.GENERATE_RULES)
+                items = await _outlasting_outages(self._runtime.ledger.reads.items, job_id, Stage.GENERATE_RULES)
+                given = await _outlasting_outages(self._runtime.ledger.waivers.of, job_id)
+                waived = {waiver.clause_ordinal for waiver in given}
                 self._without_rules[job_id] = frozenset(
                     item.key.item_key
                     for item in items
-                    if item.output is not None and not RuleOutput.model_validate_json(item.output).rules
+                    if item.clause_ordinal in waived
+                    or (item.output is not None and not RuleOutput.model_validate_json(item.output).rules)
                 )
         return self._without_rules[job_id]
+
+
+async def _outlasting_outages(read: Callable[..., _R], *arguments: Any) -> _R:
+    """Read from the ledger in a thread, again and again while it is out of reach.
+
+    The engine renews the claim meanwhile, or ends this attempt once the lease has passed: how long to wait is its
+    decision.
+    """
+    for failures in itertools.count(1):
+        try:
+            return await asyncio.to_thread(read, *arguments)
+        except LedgerError as error:
+            if not error.is_transient:
+                raise
+            await asyncio.sleep(pause_s(failures))
+    raise AssertionError("the loop returns or raises")
 
 
 def load_material(runtime: Runtime, job_id: int) -> JobMaterial:
@@ -151,7 +183,7 @@ async def _call(provider: Provider, request: ProviderRequest, claim: Claim) -> O
         reach(Failpoint.PROVIDER_AFTER_ANSWER)
     except ProviderRateLimitedError as error:
         limited = failed(AttemptOutcome.RATE_LIMITED, error.code, error.message)
-        return FailedAttempt(**{**vars(limited), "retry_after_ms": error.retry_after_ms})
+        return replace(limited, retry_after_ms=error.retry_after_ms)
     except ProviderRetryableError as error:
         return failed(AttemptOutcome.RETRYABLE, error.code, error.message)
     except ProviderPermanentError as error:
@@ -169,22 +201,36 @@ async def _call(provider: Provider, request: ProviderRequest, claim: Claim) -> O
     try:
         output = _validated(reply.draft, request)
     except DraftRejectedError as error:
-        return failed(AttemptOutcome.INVALID_OUTPUT, error.code, error.message, usage=usage)
+        rejected = error
     except Exception as error:
         # A draft that our own checks cannot digest is refused like any other: it must not take its siblings down.
         message = f"the draft could not be checked: {type(error).__name__}"
-        return failed(AttemptOutcome.INVALID_OUTPUT, "draft_unreadable", message, usage=usage)
-    return Offer(claim=claim, output=output, provider=name, provider_called=True, usage=usage)
+        rejected = DraftRejectedError((Failure(code="draft_unreadable", path="$", message=message),))
+    else:
+        return Offer(claim=claim, output=output, provider=name, provider_called=True, usage=usage)
+    refused = failed(AttemptOutcome.INVALID_OUTPUT, rejected.code, rejected.message, usage=usage)
+    return replace(
+        refused,
+        refusals=refusals_of(rejected.failures),
+        may_repair=provider.identity.can_repair and may_be_repaired(rejected.failures),
+    )
 
 
 def _validated(draft: str, request: ProviderRequest) -> str:
     accepted: RuleOutput | SuiteOutput
     if request.stage is Stage.GENERATE_RULES:
         accepted = read_rules_draft(
-            draft, clause=request.clause, item_key=request.item_key, vocabulary=request.vocabulary
+            draft,
+            clause=request.clause,
+            item_key=request.item_key,
+            vocabulary=request.vocabulary,
+            tenant=request.tenant,
+            depends_on=tuple(entry.ordinal for entry in request.context),
         )
     else:
-        accepted = read_tests_draft(draft, vocabulary=request.vocabulary)
+        accepted = read_tests_draft(
+            draft, vocabulary=request.vocabulary, item_key=request.item_key, tenant=request.tenant
+        )
     return canonical_json(accepted.model_dump(mode="json"))
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from rulegen_dagster.domain.behaviour import PIPELINE_REVISION, RETRIEVAL_INDEX, VALIDATION_POLICY, Behaviour
+from rulegen_dagster.domain.behaviour import PIPELINE_REVISION, RETRIEVAL_INDEX, Behaviour
 from rulegen_dagster.domain.canonical import digest_of, sha256_hex
-from rulegen_dagster.domain.errors import SpecError
+from rulegen_dagster.domain.errors import SpecError, VocabularyError
 from rulegen_dagster.domain.failpoints import Failpoint, reach
 from rulegen_dagster.domain.identity import (
     DEFAULT_TENANT,
@@ -23,7 +23,9 @@ from rulegen_dagster.domain.rule import OUTPUT_SCHEMA_VERSION
 from rulegen_dagster.ledger.reads import JobRecord
 from rulegen_dagster.ledger.submissions import Submission
 from rulegen_dagster.rules.packs import load_vocabulary
+from rulegen_dagster.rules.policies import load_policy
 from rulegen_dagster.specs.document import read_document
+from rulegen_dagster.workflow.outages import ride_out
 from rulegen_dagster.workflow.runtime import Runtime
 
 _NOT_IN_A_NAME = frozenset({"Cc", "Cs", "Zl", "Zp"})
@@ -39,11 +41,21 @@ class Intake:
 
 
 def submit_file(
-    runtime: Runtime, path: Path, *, tenant: str = DEFAULT_TENANT, key: str | None = None, actor: str
+    runtime: Runtime,
+    path: Path,
+    *,
+    tenant: str = DEFAULT_TENANT,
+    key: str | None = None,
+    actor: str,
+    deadline_ms: int | None = None,
+    vocabulary: str | None = None,
 ) -> Intake:
     """Read a file and submit it. Raises `SpecError`, `IdentityError`, `TenantNotFoundError`, `SubmissionConflictError`.
 
-    Without a key, one is made of the file's name and content, so the same file again is the same job.
+    Without a key, one is made of the file's name and content, so the same file again is the same job. A new job gets
+    `deadline_ms` from its submission to its end (None: as the settings say); one that is there keeps its own deadline.
+    It freezes the pack `vocabulary` (None: as the settings say); where the job is there with another one, or there is
+    no such pack, this raises `VocabularyError`.
     """
     return submit_upload(
         runtime,
@@ -52,10 +64,22 @@ def submit_file(
         tenant=tenant,
         key=key,
         actor=actor,
+        deadline_ms=deadline_ms,
+        vocabulary=vocabulary,
     )
 
 
-def submit_upload(runtime: Runtime, data: bytes, file_name: str, *, tenant: str, key: str | None, actor: str) -> Intake:
+def submit_upload(
+    runtime: Runtime,
+    data: bytes,
+    file_name: str,
+    *,
+    tenant: str,
+    key: str | None,
+    actor: str,
+    deadline_ms: int | None = None,
+    vocabulary: str | None = None,
+) -> Intake:
     """Submit bytes under a file name; see `submit_file`.
 
     The upload is parsed, and its key looked up, before anything is stored, so that a refusal leaves no trace. The blob
@@ -74,13 +98,26 @@ def submit_upload(runtime: Runtime, data: bytes, file_name: str, *, tenant: str,
         file_name=file_name,
         size_bytes=len(data),
         ruleset=ruleset_name(file_name),
-        behaviour=current_behaviour(runtime),
+        behaviour=current_behaviour(runtime, vocabulary),
+        deadline_ms=deadline_ms or runtime.settings.deadline_ms,
     )
-    runtime.ledger.submissions.check(name, digest)
+    ride_out(lambda: runtime.ledger.submissions.check(name, digest))
     runtime.blobs.put(data)
     reach(Failpoint.INTAKE_BLOB_STORED)
-    accepted = runtime.ledger.submissions.submit(request, actor=actor)
-    return Intake(job=runtime.ledger.reads.job_by_id(accepted.job_id), existing=accepted.existing)
+    # The same key and input are the same job, so a submission whose answer was lost is found, not made twice.
+    accepted = ride_out(lambda: runtime.ledger.submissions.submit(request, actor=actor))
+    job = ride_out(lambda: runtime.ledger.reads.job_by_id(accepted.job_id))
+    _check_vocabulary(job, vocabulary)
+    return Intake(job=job, existing=accepted.existing)
+
+
+def _check_vocabulary(job: JobRecord, wanted: str | None) -> None:
+    frozen = job.behaviour["vocabulary"].split("@")[0]
+    if wanted is not None and wanted != frozen:
+        raise VocabularyError(
+            f"the job {job.name} was submitted before with the vocabulary {frozen}, and keeps it; submit the file"
+            f" under a new key to have it read with {wanted}"
+        )
 
 
 def _check_file_name(name: str) -> None:
@@ -92,10 +129,11 @@ def _check_file_name(name: str) -> None:
         )
 
 
-def current_behaviour(runtime: Runtime) -> Behaviour:
-    """Return the behaviour that a job submitted now would freeze."""
+def current_behaviour(runtime: Runtime, vocabulary_name: str | None = None) -> Behaviour:
+    """Return the behaviour that a job submitted now would freeze, with a vocabulary of its own where it names one."""
     identity = runtime.provider(runtime.settings.provider).identity
-    vocabulary = load_vocabulary(runtime.settings.vocabulary)
+    vocabulary = load_vocabulary(vocabulary_name or runtime.settings.vocabulary)
+    policy = load_policy(runtime.settings.policy)
     return Behaviour(
         application_release=version("rulegen-dagster"),
         pipeline_revision=PIPELINE_REVISION,
@@ -106,7 +144,9 @@ def current_behaviour(runtime: Runtime) -> Behaviour:
         vocabulary=f"{vocabulary.name}@{vocabulary.version}",
         vocabulary_digest=digest_of(vocabulary.model_dump(mode="json")),
         retrieval_index=RETRIEVAL_INDEX,
-        validation_policy=VALIDATION_POLICY,
+        context_policy=runtime.settings.context_policy.value,
+        validation_policy=policy.label,
+        validation_policy_digest=digest_of(policy.model_dump(mode="json")),
     )
 
 

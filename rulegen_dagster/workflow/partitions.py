@@ -4,7 +4,8 @@ import asyncio
 import contextlib
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -14,12 +15,19 @@ from rulegen_dagster.domain.text import moment
 from rulegen_dagster.domain.work import NO_USAGE, Landing, Offer, Usage, WorkKey
 from rulegen_dagster.ledger.claims import Scope
 from rulegen_dagster.ledger.reads import ItemRecord, JobRecord
+from rulegen_dagster.workflow.deadlines import expire_overdue
 from rulegen_dagster.workflow.engine import Accept, Engine, Outcome
 from rulegen_dagster.workflow.generate import Generation
+from rulegen_dagster.workflow.limits import limit_text
 from rulegen_dagster.workflow.runtime import Runtime
+from rulegen_dagster.workflow.stopping import Stop
 
 RETIRED_STATES = frozenset({JobState.FAILED, JobState.CANCELLED, JobState.EXPIRED})
 """Jobs whose keys are retired: they ended without a result, and their keys are never worked on again."""
+
+
+GIVE_BACK_S = 2.0
+"""How much longer than the grace period an engine may take to give back what is in flight."""
 
 
 class KeyState(StrEnum):
@@ -46,6 +54,7 @@ class KeyOutcome:
     partition_key: str
     stage: Stage
     state: KeyState
+    job_id: int
     item_key: str
     job: str
     attempt: int
@@ -60,6 +69,11 @@ class KeyOutcome:
         """Whether the key has an accepted output now."""
         return self.state in (KeyState.ACCEPTED, KeyState.REUSED)
 
+    @property
+    def work_key(self) -> WorkKey:
+        """The work item behind the key."""
+        return WorkKey(job_id=self.job_id, stage=self.stage, item_key=self.item_key)
+
 
 def drain_keys(
     runtime: Runtime,
@@ -68,7 +82,7 @@ def drain_keys(
     *,
     accept: Accept,
     redrive_reason: str | None,
-) -> Iterator[KeyOutcome]:
+) -> Generator[KeyOutcome, None, None]:
     """Work on every key in every stage; yield each key's outcome once for each stage, as soon as it is known.
 
     Accepted outputs are never generated again. `redrive_reason` gives failed items new attempts first, because a
@@ -85,22 +99,24 @@ def drain_keys(
     generation.load(jobs)
     if redrive_reason is not None:
         _redrive(runtime, known, stages, redrive_reason)
-    told: set[tuple[Stage, str]] = set()
-    for outcome in _accepted_before(runtime, keys, stages, jobs):
-        told.add((outcome.stage, outcome.partition_key))
-        yield outcome
+    before = tuple(_accepted_before(runtime, keys, stages, jobs))
+    told = {(outcome.stage, outcome.partition_key) for outcome in before}
     missing = [
         WorkKey(job_id=known[key].key.job_id, stage=stage, item_key=known[key].key.item_key)
         for stage in stages
         for key in keys
         if (stage, key) not in told
     ]
-    if missing:
-        for ended in _Drain(runtime, generation, Scope(stages=tuple(stages), items=tuple(missing)), accept):
+    scope = Scope(stages=tuple(stages), items=tuple(missing))
+    with _Drain(runtime, generation, scope, accept) if missing else contextlib.nullcontext(()) as drained:
+        # Told while the engine is at work: its first call waits for nothing that the consumer does.
+        yield from before
+        for ended in drained:
             if isinstance(ended.result, Offer) and ended.landing is Landing.ACCEPTED:
                 outcome = _accepted(ended.result)
                 told.add((outcome.stage, outcome.partition_key))
                 yield outcome
+    expire_overdue(runtime, jobs, actor=runtime.worker)
     for stage in stages:
         left = tuple(key for key in keys if (stage, key) not in told)
         yield from _left_over(runtime, stage, left, known, jobs)
@@ -128,7 +144,7 @@ def _refuse_retired(known: dict[str, ItemRecord], jobs: dict[int, JobRecord]) ->
         job = jobs[known[retired[0]].key.job_id]
         raise InputError(
             f"{len(retired)} keys are retired, first '{retired[0]}': their job {job.name} is {job.state};"
-            " submit the specification again under a new key",
+            f" 'rulegen fork {job.name} --key …' opens its successor",
             code="retired_key",
         )
 
@@ -161,6 +177,7 @@ def _reused(runtime: Runtime, items: Sequence[ItemRecord], jobs: dict[int, JobRe
             partition_key=str(item.partition_key),
             stage=item.key.stage,
             state=KeyState.REUSED,
+            job_id=item.key.job_id,
             item_key=item.key.item_key,
             job=str(jobs[item.key.job_id].name),
             attempt=attempt.attempt,
@@ -182,6 +199,7 @@ def _accepted(offer: Offer) -> KeyOutcome:
         partition_key=str(offer.claim.partition_key),
         stage=offer.claim.key.stage,
         state=KeyState.ACCEPTED,
+        job_id=offer.claim.key.job_id,
         item_key=offer.claim.key.item_key,
         job=offer.claim.job,
         attempt=offer.claim.attempt,
@@ -212,6 +230,7 @@ def _left_over(
             partition_key=key,
             stage=stage,
             state=state,
+            job_id=known[key].key.job_id,
             item_key=known[key].key.item_key,
             job=str(jobs[known[key].key.job_id].name),
             attempt=item.attempts if item else 0,
@@ -235,33 +254,58 @@ def _why(runtime: Runtime, stage: Stage, item: ItemRecord | None, job_id: int) -
             ends = moment(item.lease_until, runtime.ledger.reads.now())
             return KeyState.LEASED, f"held by {item.worker}, whose lease ends {ends}"
         case _:
-            return KeyState.WAITING, "can be claimed now"
+            reached = runtime.ledger.limits.reached(job_id, stage)
+            return KeyState.WAITING, (
+                limit_text("it", reached, runtime.ledger.reads.now()) if reached else "can be claimed now"
+            )
 
 
 class _Drain:
-    """Runs an engine in a thread and hands its outcomes over; leaving the loop early stops the engine."""
+    """Runs an engine in a thread while the block lasts and hands its outcomes over; leaving the block stops it."""
 
     def __init__(self, runtime: Runtime, generation: Generation, scope: Scope, accept: Accept) -> None:
         self._runtime = runtime
         self._generation = generation
         self._scope = scope
         self._accept = accept
+        self._stop = Stop(grace_ms=runtime.settings.grace_ms)
         self._outcomes: queue.SimpleQueue[Outcome | BaseException | None] = queue.SimpleQueue()
         self._begun = threading.Event()
+        self._over = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
+        self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
 
-    def __iter__(self) -> Iterator[Outcome]:
-        thread = threading.Thread(target=self._work, name="engine", daemon=True)
-        thread.start()
-        try:
-            while (outcome := self._outcomes.get()) is not None:
-                if isinstance(outcome, BaseException):
-                    raise outcome
-                yield outcome
-        finally:
-            self._stop()
-            thread.join()
+    def __enter__(self) -> Iterator[Outcome]:
+        self._thread.start()
+        return self._ended()
+
+    def __exit__(self, *_: object) -> None:
+        """Let the engine come to its end: it finishes or gives back what is in flight, within the grace period.
+
+        Whoever interrupts a run often does so twice (a group's signal and a parent's), so that a further interruption
+        waits until then.
+        """
+        self._stop.request()
+        interrupted: BaseException | None = None
+        until = time.monotonic() + self._stop.grace_s + GIVE_BACK_S
+        while not self._over.is_set() and time.monotonic() < until:
+            try:
+                # Not `join`: interrupted, it takes the thread for ended (Python 3.11).
+                self._over.wait(until - time.monotonic())
+            except BaseException as again:
+                interrupted = again
+        self._cancel()
+        self._over.wait()
+        self._thread.join()
+        if interrupted is not None:
+            raise interrupted
+
+    def _ended(self) -> Iterator[Outcome]:
+        while (outcome := self._outcomes.get()) is not None:
+            if isinstance(outcome, BaseException):
+                raise outcome
+            yield outcome
 
     def _work(self) -> None:
         ended: BaseException | None = None
@@ -274,6 +318,7 @@ class _Drain:
         self._begun.set()
         # Last of all, so that nothing of the loop is left when the consumer goes on.
         self._outcomes.put(ended)
+        self._over.set()
 
     async def _drain(self) -> None:
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
@@ -284,10 +329,11 @@ class _Drain:
             slots=self._runtime.settings.slots,
             observe=self._outcomes.put,
             accept=self._accept,
+            stop=self._stop,
         )
         await engine.drain(self._scope)
 
-    def _stop(self) -> None:
+    def _cancel(self) -> None:
         self._begun.wait()
         if self._loop is None or self._task is None:
             return

@@ -1,11 +1,13 @@
-"""The plan: which Dagster runs the ledger's open work needs now. A pure function of what the ledger holds."""
+"""The plan: which Dagster runs the ledger's open work needs now, by what the ledger holds and nothing else."""
 
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
+from rulegen_dagster.domain.limits import GROUP_OF_STAGE, Group
 from rulegen_dagster.domain.states import TERMINAL_JOB_STATES, JobState, Stage
 from rulegen_dagster.ledger.open_stages import OpenItem, OpenStage
 from rulegen_dagster.ledger.reads import JobRecord
+from rulegen_dagster.workflow.recover import free_lost_work
 from rulegen_dagster.workflow.runtime import Runtime
 
 MAX_LAUNCHES = 25
@@ -38,16 +40,32 @@ class Launch:
 def plan_work(runtime: Runtime) -> list[Launch]:
     """Return the runs for every stage with items that can be claimed now, oldest job first.
 
-    Where another worker holds a live lease, its range is left to that worker until the lease ends.
+    Where another worker holds a live lease, its range is left to that worker until the lease ends; what workers of this
+    host held that are proven dead is freed first. Work that a limit holds back is left out until there is room.
     """
+    free_lost_work(runtime)
     launches: list[Launch] = []
+    held_back: dict[tuple[str, Group], bool] = {}
     for stage in runtime.ledger.reads.open_stages():
-        launches += _launches(runtime, stage)
+        # A run that finds no room would end without having done anything; the look after there is room asks for it.
+        limited = stage.name.tenant, GROUP_OF_STAGE[stage.stage]
+        if limited not in held_back:
+            held_back[limited] = runtime.ledger.limits.reached(stage.job_id, stage.stage) is not None
+        if not held_back[limited]:
+            launches += _launches(runtime, stage)
     return launches[:MAX_LAUNCHES]
 
 
 def plan_publications(runtime: Runtime) -> list[Launch]:
-    """Return the runs for confirmed jobs whose action a publisher can claim now."""
+    """Return the runs for confirmed jobs whose action a publisher can claim now.
+
+    What publishers of this host held that are proven dead is freed first. There are none while the limit of actions
+    leaves no room.
+    """
+    free_lost_work(runtime)
+    jobs = runtime.ledger.reads.publishable_jobs()
+    if jobs and runtime.ledger.limits.reached(jobs[0].job_id, Stage.PUBLISH) is not None:
+        return []
     return [
         Launch(
             work=f"{job.partition_key}:{PUBLISH}",
@@ -57,8 +75,8 @@ def plan_publications(runtime: Runtime) -> list[Launch]:
             # Every failed try is a transition; the same action set is the same work.
             revision=str(job.action_set_digest)[:16],
         )
-        for job in runtime.ledger.reads.publishable_jobs()
-    ][:MAX_LAUNCHES]
+        for job in jobs[:MAX_LAUNCHES]
+    ]
 
 
 def jobs_to_register(runtime: Runtime, known: Container[str]) -> list[JobRecord]:

@@ -18,16 +18,20 @@ from typing import Any
 from rulegen_dagster.domain.canonical import canonical_json, sha256_hex
 from rulegen_dagster.domain.errors import PublishError
 from rulegen_dagster.domain.failpoints import Failpoint, reach
-from rulegen_dagster.domain.states import ActionState, JobState
+from rulegen_dagster.domain.states import ActionState, JobState, Stage
 from rulegen_dagster.ledger.actions import ActionClaim, Decision
 from rulegen_dagster.ledger.reads import JobRecord
 from rulegen_dagster.workflow.bundle import BUNDLE_FORMAT, accepted_report, build_bundle, clause_entries
+from rulegen_dagster.workflow.limits import LIMIT, limit_text
+from rulegen_dagster.workflow.outages import ride_out
+from rulegen_dagster.workflow.recover import free_lost_work
 from rulegen_dagster.workflow.runtime import Runtime
+from rulegen_dagster.workflow.stopping import Stop
 
 MANIFEST = "manifest.json"
 CONFIRMATION = "confirmation.json"
 LEASED, STALE = "leased", "stale"
-_HELD = frozenset({LEASED, STALE})
+_HELD = frozenset({LEASED, STALE, LIMIT})
 _POLL_S = 0.2
 _TAKEN_OVER = "another publisher took the action over; it finishes it"
 _PARTIAL = ".partial"
@@ -55,25 +59,33 @@ def publish(runtime: Runtime, job: JobRecord) -> Published | NothingToPublish:
 
     Raises `PublishError` where the bundle cannot be written, or where what would be written is not what was
     confirmed. The action is then `unknown` and the next call reconciles it.
+
+    Through an outage of the ledger each step is tried again by itself, while the lease may hold: a bundle that is there
+    is never written twice, and a receipt that had landed is found. Raises `LedgerError` where it lasts longer; the
+    lease then passes, and the next publisher finds the bundle as far as it got.
     """
-    done = published_path(runtime, job)
+    actions, lease_s = runtime.ledger.actions, runtime.settings.lease_ms / 1000
+    done = ride_out(lambda: published_path(runtime, job))
     if done is not None:
-        receipt = runtime.ledger.reads.actions(job.job_id)[0].receipt or {}
+        receipt = ride_out(lambda: runtime.ledger.reads.actions(job.job_id))[0].receipt or {}
         return Published(path=done, manifest_digest=str(receipt.get("manifest_sha256")), reused=True)
-    claim = runtime.ledger.actions.claim(job.job_id, token=runtime.tokens(), claimant=runtime.claimant)
+    # A claim whose answer was lost is left to its lease, and the next one finds the action taken.
+    claim = ride_out(lambda: actions.claim(job.job_id, token=runtime.tokens(), claimant=runtime.claimant))
+    if claim is None and ride_out(lambda: free_lost_work(runtime)).actions:
+        claim = ride_out(lambda: actions.claim(job.job_id, token=runtime.tokens(), claimant=runtime.claimant))
     if claim is None:
-        return _why_not(runtime, job)
-    decision = runtime.ledger.actions.decision(job.job_id, claim.action_set_digest)
+        return ride_out(lambda: _why_not(runtime, job))
+    decision = ride_out(lambda: actions.decision(job.job_id, claim.action_set_digest), patience_s=lease_s)
     if decision is None or decision.decision != "confirmed":
         raise PublishError("the action set has no confirmation", code="not_confirmed")
     target = bundle_path(runtime, job, claim.action_set_digest)
     try:
         reused = target.exists()
         if not reused:
-            _write(runtime, job, claim, decision, target)
+            ride_out(lambda: _write(runtime, job, claim, decision, target), patience_s=lease_s)
         manifest_digest = verify_bundle(target, claim.action_set_digest, confirmed=_confirmed_files(claim))
     except (OSError, PublishError) as error:
-        if not runtime.ledger.actions.release(claim, error_code="publish_failed", actor=runtime.worker):
+        if not actions.release(claim, error_code="publish_failed", actor=runtime.worker):
             # Whoever took the action over swept this publisher's unfinished bundle away: that is no failure.
             return NothingToPublish(code=STALE, reason=_TAKEN_OVER)
         if isinstance(error, PublishError):
@@ -82,18 +94,22 @@ def publish(runtime: Runtime, job: JobRecord) -> Published | NothingToPublish:
     receipt_text = canonical_json(
         {"path": str(target.relative_to(runtime.settings.published_path)), "manifest_sha256": manifest_digest}
     )
-    if not runtime.ledger.actions.finish(claim, receipt=receipt_text, actor=runtime.worker):
+    if not ride_out(lambda: actions.finish(claim, receipt=receipt_text, actor=runtime.worker), patience_s=lease_s):
         return NothingToPublish(code=STALE, reason=_TAKEN_OVER)
     return Published(path=target, manifest_digest=manifest_digest, reused=reused)
 
 
 def publish_with_others(
-    runtime: Runtime, job: JobRecord, *, sleep: Callable[[float], None] = time.sleep
+    runtime: Runtime, job: JobRecord, *, sleep: Callable[[float], None] = time.sleep, stop: Stop | None = None
 ) -> Published | NothingToPublish:
-    """Publish like `publish`, and wait for another publisher that holds the action: it ends, or its lease does."""
+    """Publish like `publish`, and wait for another publisher that holds the action: it ends, or its lease does.
+
+    Nothing is waited for once `stop` is requested.
+    """
     while True:
         published = publish(runtime, job)
-        if isinstance(published, Published) or published.code not in _HELD:
+        is_over = stop is not None and stop.is_requested
+        if isinstance(published, Published) or published.code not in _HELD or is_over:
             return published
         sleep(_POLL_S)
 
@@ -211,6 +227,11 @@ def _sync_folder(path: Path) -> None:
 
 def _why_not(runtime: Runtime, job: JobRecord) -> NothingToPublish:
     state = runtime.ledger.reads.job_by_id(job.job_id).state
+    reached = runtime.ledger.limits.reached(job.job_id, Stage.PUBLISH) if state is JobState.EXECUTING else None
+    if reached is not None and not reached.of_job:
+        text = limit_text("the publication", reached, runtime.ledger.reads.now())
+        # Others end in time; a limit of 0 is changed by a person alone.
+        return NothingToPublish(code=LIMIT if reached.value else "actions_stopped", reason=text)
     if state is JobState.EXECUTING:
         return NothingToPublish(code=LEASED, reason="another publisher holds the action's lease")
     return NothingToPublish(

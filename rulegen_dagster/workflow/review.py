@@ -1,15 +1,20 @@
 """Review: everything that a person needs to see before a confirmation, in one report."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
+from rulegen_dagster.domain.clause import Clause
 from rulegen_dagster.domain.money import format_minor
 from rulegen_dagster.domain.rule import Decision, MoneyParam, Param, RateParam, Rule, RuleOutput, SuiteOutput
 from rulegen_dagster.domain.states import Stage
-from rulegen_dagster.ledger.reads import JobRecord
+from rulegen_dagster.ledger.reads import ItemRecord, JobRecord
+from rulegen_dagster.ledger.waivers import GivenWaiver
 from rulegen_dagster.providers.registry import label_of
-from rulegen_dagster.workflow.bundle import accepted_report, report_of
+from rulegen_dagster.workflow.bundle import accepted_report, in_force, report_of, waivers_of
 from rulegen_dagster.workflow.explain import reason_of
+from rulegen_dagster.workflow.extract import load_context, load_missing_context, load_source_map
+from rulegen_dagster.workflow.publish import published_path
 from rulegen_dagster.workflow.runtime import Runtime
 
 _IN_WORDS = {
@@ -20,54 +25,114 @@ _IN_WORDS = {
     Decision.FLAG: "flagged for a person",
     Decision.REIMBURSE_UP_TO: "reimbursed up to a cap",
 }
+_OF_QUALITY: dict[str, Any] = {
+    "policy": None,
+    "mutation": None,
+    "findings": [],
+    "pairs": None,
+    "thinned": [],
+    "coverage": None,
+}
+"""Parts of a validation report, with what stands for them before there is one; earlier releases wrote none of them."""
 
 
 def review_report(runtime: Runtime, job: JobRecord) -> dict[str, Any]:
-    """Return each normative clause with its rules, tests and findings, and the action set."""
+    """Return each normative clause with its place, rules, tests and findings; the quality, and the action set.
+
+    `failures` are those of the ruleset as a whole (a clause's stand with it), `missing` is what the policy asks for
+    beside them, and `passed` is None until there is a report.
+    """
     job = runtime.ledger.reads.job_by_id(job.job_id)
-    clauses = {clause.ordinal: clause for clause in runtime.ledger.reads.clauses(job.job_id)}
-    suites = {item.key.item_key: item for item in runtime.ledger.reads.items(job.job_id, Stage.GENERATE_TESTS)}
     report = report_of(accepted_report(runtime, job.job_id) or "{}")
-    findings = {result["item_key"]: result["failures"] for result in report.get("clauses", [])}
-    shown = []
-    for item in runtime.ledger.reads.items(job.job_id, Stage.GENERATE_RULES):
-        clause = clauses[item.clause_ordinal or 0]
-        rules = RuleOutput.model_validate_json(item.output) if item.output else RuleOutput()
-        suite_item = suites.get(item.key.item_key)
-        suite = (
-            SuiteOutput.model_validate_json(suite_item.output) if suite_item and suite_item.output else SuiteOutput()
-        )
-        shown.append(
-            {
-                "item": item.key.item_key,
-                "state": item.state.value,
-                "heading_path": list(clause.heading_path),
-                "lead": clause.lead,
-                "text": clause.text,
-                "start": clause.start,
-                "end": clause.end,
-                "rules": [_rule(rule) for rule in rules.rules],
-                "no_rule": rules.no_rule.model_dump(mode="json") if rules.no_rule else None,
-                "tests": [case.model_dump(mode="json") for case in suite.tests],
-                "failures": findings.get(item.key.item_key, []),
-            }
-        )
-    actions = _actions(runtime, job)
+    waivers = waivers_of(runtime, job.job_id)
+    shown = _clauses(runtime, job, report, waivers)
+    published = published_path(runtime, job)
     return {
         "job": str(job.name),
         "state": job.state.value,
         "reason": reason_of(runtime, job).text,
+        "file": job.file_name,
         "provider": job.behaviour["provider"],
         "provider_label": label_of(job.behaviour["provider"]),
         "behaviour": job.behaviour,
         "action_set": job.action_set_digest,
-        "actions": actions,
+        "actions": _actions(runtime, job),
+        "published": str(published) if published else None,
         "rules": sum(len(clause["rules"]) for clause in shown),
         "tests": sum(len(clause["tests"]) for clause in shown),
         "abstained": report.get("abstained", {}),
         "passed": report.get("passed"),
         "failures": report.get("failures", []),
+        "missing": report.get("missing", []),
+        **{name: report.get(name, otherwise) for name, otherwise in _OF_QUALITY.items()},
+        "waivers": [
+            {
+                "clause_ordinal": given.clause_ordinal,
+                "actor": given.actor,
+                "reason": given.reason,
+                "at_ms": given.created_at,
+            }
+            for given in waivers.values()
+        ],
         "clauses": shown,
+    }
+
+
+def _clauses(
+    runtime: Runtime, job: JobRecord, report: Mapping[str, Any], waivers: Mapping[int, GivenWaiver]
+) -> list[dict[str, Any]]:
+    reads = runtime.ledger.reads
+    clauses = {clause.ordinal: clause for clause in reads.clauses(job.job_id)}
+    suites = {item.key.item_key: item for item in reads.items(job.job_id, Stage.GENERATE_TESTS)}
+    failures = {result["item_key"]: result["failures"] for result in report.get("clauses", [])}
+    text = runtime.blobs.get(job.canonical_digest).decode() if job.canonical_digest else ""
+    places = load_source_map(runtime, job.job_id)
+    context, no_context = load_context(runtime, job.job_id), load_missing_context(runtime, job.job_id)
+    shown = []
+    for item in reads.items(job.job_id, Stage.GENERATE_RULES):
+        clause = clauses[item.clause_ordinal or 0]
+        shown.append(
+            {
+                "item": item.key.item_key,
+                "ordinal": clause.ordinal,
+                "state": item.state.value,
+                "location": places.location_of(text, clause.start),
+                **_clause(clause, item, suites.get(item.key.item_key), waivers.get(clause.ordinal)),
+                "context": [
+                    {"ordinal": entry.ordinal, "relation": entry.relation, "text": entry.text}
+                    for entry in context.get(clause.ordinal, ())
+                ],
+                "no_context": no_context.get(clause.ordinal),
+                "failures": failures.get(item.key.item_key, []),
+                "survivors": [
+                    survivor
+                    for survivor in (report.get("mutation") or {}).get("survivors", [])
+                    if survivor["item_key"] == item.key.item_key
+                ],
+            }
+        )
+    return shown
+
+
+def _clause(
+    clause: Clause, item: ItemRecord, suite_item: ItemRecord | None, waiver: GivenWaiver | None
+) -> dict[str, Any]:
+    generated = RuleOutput.model_validate_json(item.output) if item.output else RuleOutput()
+    suite = SuiteOutput.model_validate_json(suite_item.output) if suite_item and suite_item.output else SuiteOutput()
+    rules, tests = in_force(generated, suite, waiver)
+    return {
+        "heading_path": list(clause.heading_path),
+        "lead": clause.lead,
+        "text": clause.text,
+        "start": clause.start,
+        "end": clause.end,
+        "rules": [_rule(rule) for rule in rules.rules],
+        "no_rule": rules.no_rule.model_dump(mode="json") if rules.no_rule else None,
+        "proposed_facts": [fact.model_dump(mode="json") for fact in generated.proposed_facts],
+        "tests": [case.model_dump(mode="json") for case in tests.tests],
+        "waiver": {"actor": waiver.actor, "reason": waiver.reason, "at_ms": waiver.created_at} if waiver else None,
+        # What was generated for a waived clause: the ruleset does not hold it.
+        "left_out": [_rule(rule) for rule in generated.rules] if waiver else [],
     }
 
 
@@ -91,6 +156,7 @@ def _rule(rule: Rule) -> dict[str, Any]:
         "cap": rule.cap,
         "params": {name: _param(param) for name, param in rule.params.items()},
         "quote": rule.source.quote,
+        "depends_on": list(rule.depends_on),
     }
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rulegen_dagster.domain.errors import (
     IdentityError,
+    ParserProcessError,
     SpecError,
     SubmissionConflictError,
     TenantNotFoundError,
@@ -20,6 +21,9 @@ from rulegen_dagster.workflow.runtime import Runtime
 
 ACTOR = "new_uploads"
 MAX_FILES_PER_LOOK = 50
+
+_TRIED_AGAIN = frozenset((TenantNotFoundError.code, ParserProcessError.code))
+"""A folder may be filled before its tenant is added, a parser may be killed; other refusals are the file's own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,8 +79,7 @@ def look(runtime: Runtime, cursor: str | None) -> Look:
             settling.append(name)
             continue
         outcome = _submit(runtime, tenant, path)
-        # A folder may be filled before its tenant is added; every other refusal is the file's own.
-        settled = not isinstance(outcome, Refusal) or outcome.code != TenantNotFoundError.code
+        settled = not isinstance(outcome, Refusal) or outcome.code not in _TRIED_AGAIN
         after[name] = _Seen(status.st_size, status.st_mtime_ns, settled=settled)
         if isinstance(outcome, Refusal):
             refused.append(outcome)
@@ -89,7 +92,7 @@ def _submit(runtime: Runtime, tenant: str, path: Path) -> Intake | Refusal:
     try:
         data = read_upload(path, runtime.settings.max_upload_bytes, follow_links=False)
         return submit_upload(runtime, data, path.name, tenant=tenant, key=None, actor=ACTOR)
-    except (SpecError, IdentityError, TenantNotFoundError, SubmissionConflictError) as error:
+    except (SpecError, ParserProcessError, IdentityError, TenantNotFoundError, SubmissionConflictError) as error:
         return Refusal(tenant=tenant, file_name=path.name, code=error.code, message=error.message)
 
 

@@ -1,31 +1,36 @@
 """Why: the one reason why a job, or one of its items, does not move, with what proves it."""
 
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from rulegen_dagster.domain.errors import InputError
 from rulegen_dagster.domain.recovery import recovery_of
 from rulegen_dagster.domain.states import JOB_STATE_OF_STAGE, TERMINAL_JOB_STATES, JobState, Stage, WorkState
 from rulegen_dagster.domain.text import printable
 from rulegen_dagster.domain.work import DOCUMENT_ITEM, item_name
+from rulegen_dagster.ledger.attempts import AttemptRecord
 from rulegen_dagster.ledger.events import latest_item_event, latest_job_event
-from rulegen_dagster.ledger.reads import AttemptRecord, ItemRecord, JobRecord
+from rulegen_dagster.ledger.reads import ItemRecord, JobRecord
+from rulegen_dagster.ledger.recoveries import WORKER_LOST
 from rulegen_dagster.workflow.bundle import accepted_report, report_of
+from rulegen_dagster.workflow.deadlines import deadline_evidence, is_overdue
 from rulegen_dagster.workflow.documents import DOCUMENT_STAGES
 from rulegen_dagster.workflow.explain import (
+    NAMED,
     Reason,
     failures_of,
     is_ready,
+    items_of_lost_workers,
     lease_of,
+    loss_of,
     reason_of,
     recovery_report,
+    refusals_report,
     retry_of,
 )
+from rulegen_dagster.workflow.limits import LIMIT, limit_evidence, limit_text
 from rulegen_dagster.workflow.publish import published_path
 from rulegen_dagster.workflow.runtime import Runtime
-
-NAMED: Final = 20
-"""How many items or failures one answer names; it always counts all of them."""
 
 _ITEM_STAGES = (Stage.GENERATE_RULES, Stage.GENERATE_TESTS)
 _STAGE_OF_STATE = {state: stage for stage, state in JOB_STATE_OF_STAGE.items()}
@@ -133,9 +138,11 @@ def _of_item(runtime: Runtime, job: JobRecord, item: ItemRecord, name: str) -> B
     is_closed = item.state in (WorkState.SUCCEEDED, WorkState.FAILED)
     if not is_closed and (job.state in TERMINAL_JOB_STATES or job.state is JobState.NEEDS_DECISION):
         return _of_job(runtime, job, name, item.state.value)
+    if not is_closed and is_overdue(runtime, job, now):
+        return _of_job(runtime, job, name, item.state.value)
     if not is_closed and job.state is not JOB_STATE_OF_STAGE[stage]:
         return _barrier(runtime, job, stage, name, item.state)
-    reason = _item_reason(item, now)
+    reason = _item_reason(runtime, item, now)
     return Blockage(
         code=reason.code,
         text=reason.text,
@@ -143,15 +150,21 @@ def _of_item(runtime: Runtime, job: JobRecord, item: ItemRecord, name: str) -> B
         stage=stage,
         item=name,
         next_at=reason.next_at,
-        evidence=_item_evidence(runtime, item, reason.code),
+        evidence=limit_evidence(reason.limit) if reason.limit else _item_evidence(runtime, item, reason.code),
     )
 
 
-def _item_reason(item: ItemRecord, now: int) -> Reason:
+def _item_reason(runtime: Runtime, item: ItemRecord, now: int) -> Reason:
     """Return why an item of the job's current stage is where it is."""
     key = item.key.item_key
     if is_ready(item, now):
+        reached = runtime.ledger.limits.reached(item.key.job_id, item.key.stage)
+        if reached is not None:
+            text = limit_text(key, reached, now)
+            return Reason(code=LIMIT, text=text, next_at=reached.next_at, limit=reached)
         return Reason(code="ready", text=f"{key} can be claimed now", next_at=now)
+    if items_of_lost_workers(runtime, [item], now):
+        return Reason(code=WORKER_LOST, text=f"{key} can be claimed now: {loss_of(item)}", next_at=now)
     match item.state:
         case WorkState.SUCCEEDED:
             return Reason(code="accepted", text=f"{key} is accepted; nothing is left to do for it")
@@ -175,7 +188,7 @@ def _barrier(runtime: Runtime, job: JobRecord, stage: Stage, name: str, state: W
     current = _STAGE_OF_STATE.get(job.state, Stage.PARSE)
     items = runtime.ledger.reads.items(job.job_id, current)
     missing = [item for item in items if item.state is not WorkState.SUCCEEDED]
-    reasons = [(item, _item_reason(item, now)) for item in missing[:NAMED]]
+    reasons = [(item, _item_reason(runtime, item, now)) for item in missing[:NAMED]]
     first = f", first {reasons[0][0].key.item_key} ({reasons[0][1].code})" if reasons else ""
     return Blockage(
         code="barrier",
@@ -202,8 +215,12 @@ def _barrier(runtime: Runtime, job: JobRecord, stage: Stage, name: str, state: W
 
 
 def _job_evidence(runtime: Runtime, job: JobRecord, reason: Reason) -> dict[str, Any]:
+    if reason.limit is not None:
+        return {"items": len(reason.items), **limit_evidence(reason.limit)}
     match reason.code:
-        case "ready" | "leased" | "retry_due":
+        case "worker_lost" if reason.action is not None:
+            return _action_evidence(runtime, reason)
+        case "ready" | "leased" | "retry_due" | "worker_lost":
             first = reason.items[0]
             named = item_name(first.key.stage, first.key.item_key)
             return {
@@ -224,14 +241,24 @@ def _job_evidence(runtime: Runtime, job: JobRecord, reason: Reason) -> dict[str,
                     for item in reason.items[:NAMED]
                 ],
             }
-        case "validation_failed":
-            failures = failures_of(report_of(accepted_report(runtime, job.job_id) or "{}"))
-            return {"failures": failures[:NAMED], "failure_count": len(failures)}
+        case "validation_failed" | "below_policy":
+            report = report_of(accepted_report(runtime, job.job_id) or "{}")
+            failures = failures_of(report)
+            return {
+                "policy": report.get("policy"),
+                "missing": report.get("missing", []),
+                "failures": failures[:NAMED],
+                "failure_count": len(failures),
+            }
         case "nothing_to_publish":
             report = report_of(accepted_report(runtime, job.job_id) or "{}")
             return {"rules": 0, "abstained": report.get("abstained", {})}
         case "publishing" | "publish_unknown":
             return _action_evidence(runtime, reason)
+        case "deadline":
+            state = _state_evidence(runtime, job)
+            at = state["since_ms"] if job.state in TERMINAL_JOB_STATES else runtime.ledger.reads.now()
+            return {**deadline_evidence(runtime, job, at), **state}
         case _:
             return _state_evidence(runtime, job)
 
@@ -273,7 +300,7 @@ def _item_evidence(runtime: Runtime, item: ItemRecord, code: str) -> dict[str, A
     last = attempts[-1] if attempts else None
     budget = {"attempts": item.attempts, "attempt_limit": item.attempt_limit}
     match code:
-        case "leased":
+        case "leased" | "worker_lost":
             return {
                 "worker": item.worker,
                 "dagster_run": last.run_id if last else None,
@@ -282,7 +309,8 @@ def _item_evidence(runtime: Runtime, item: ItemRecord, code: str) -> dict[str, A
                 **budget,
             }
         case "retry_due":
-            return {"due_ms": item.next_attempt_at, "last_error": item.error_code, **budget}
+            repair = {"repair": refusals_report(item.repair)} if item.repair else {}
+            return {"due_ms": item.next_attempt_at, "last_error": item.error_code, **budget, **repair}
         case "ready":
             return {
                 "since_ms": _ready_since(runtime, item),
@@ -323,8 +351,10 @@ def _ready_since(runtime: Runtime, item: ItemRecord) -> int | None:
 def _attempt(attempt: AttemptRecord) -> dict[str, Any]:
     return {
         "attempt": attempt.attempt,
+        "kind": attempt.kind.value,
         "outcome": attempt.outcome.value if attempt.outcome else None,
         "error_code": attempt.error_code,
+        "refusals": refusals_report(attempt.refusals),
         "worker": attempt.worker,
         "dagster_run": attempt.run_id,
         "began_ms": attempt.started_at,

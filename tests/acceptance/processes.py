@@ -12,6 +12,8 @@ from typing import Any
 
 import yaml
 
+from tests.conftest import LENIENT
+
 TIMEOUT_S = 60
 
 
@@ -26,7 +28,7 @@ class Rulegen:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("RULEGEN_")}
         return subprocess.Popen(
             [sys.executable, "-m", "rulegen_dagster", *arguments],
-            env={**inherited, "RULEGEN_HOME": str(self.home), **self.variables},
+            env={**inherited, "RULEGEN_HOME": str(self.home), "RULEGEN_POLICY": LENIENT, **self.variables},
             cwd=self.home.parent,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

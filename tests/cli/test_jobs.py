@@ -162,7 +162,7 @@ BAD = {
     "binary": (["binary.md"], "not_text"),
     "wrong encoding": (["latin.md"], "wrong_encoding"),
     "too large": (["large.md"], "too_large"),
-    "unknown ending": (["policy.docx"], "unknown_format"),
+    "a text called a document": (["policy.docx"], "type_mismatch"),
     "a key of 300 characters": (["policy.md", "--key", "k" * 300], "invalid_submission_key"),
     "a key with a slash": (["policy.md", "--key", "a/b"], "invalid_submission_key"),
     "a key that climbs": (["policy.md", "--key", ".."], "invalid_submission_key"),

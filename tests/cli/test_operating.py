@@ -106,7 +106,7 @@ def test_a_tenant_is_added_once_with_its_uploads_folder(rulegen: Command, home: 
 
     assert document(first) == {"tenant": "acme", "added": True}
     assert document(second) == {"tenant": "acme", "added": False}
-    assert document(rulegen("tenant", "list", "--json")) == {"tenants": ["acme", "default"]}
+    assert document(rulegen("tenant", "list", "--json"))["tenants"] == ["acme", "default"]
     assert stat.S_ISDIR((home / "uploads" / "acme").stat().st_mode)
 
 
@@ -157,3 +157,38 @@ def test_a_demo_that_was_never_begun_cannot_be_resumed(rulegen: Command, home: P
     result = rulegen("demo", "resume", "--db", str(home / "demo.sqlite3"), "--now", "12000", "--json")
 
     assert (result.exit_code, document(result)["error"]["code"]) == (1, "wrong_state")
+
+
+def test_a_tenants_weight_and_limit_are_set_listed_and_taken_away(rulegen: Command, home: Path) -> None:
+    rulegen("tenant", "add", "acme")
+
+    changed = rulegen("tenant", "set", "acme", "--weight", "3", "--limit", "20", "--json")
+    listed = rulegen("tenant", "list", "--json")
+    free = rulegen("tenant", "set", "acme", "--no-limit")
+
+    assert document(changed) == {"tenant": "acme", "weight": 3, "limit": 20, "in_flight": 0}
+    assert document(listed)["shares"] == [
+        {"tenant": "acme", "weight": 3, "limit": 20, "in_flight": 0},
+        {"tenant": "default", "weight": 1, "limit": None, "in_flight": 0},
+    ]
+    assert (free.exit_code, free.stdout.strip()) == (0, "tenant acme has weight 3 and no limit")
+    assert "acme: weight 3, no limit, 0 in flight" in rulegen("tenant", "list").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code"),
+    [
+        (["acme"], 2),
+        (["acme", "--limit", "3", "--no-limit"], 2),
+        (["acme", "--weight", "0"], 2),
+        (["acme", "--limit", "-1"], 2),
+        (["nobody", "--weight", "2"], 1),
+        (["../up", "--weight", "2"], 1),
+    ],
+)
+def test_a_share_that_cannot_be_set_is_refused(
+    rulegen: Command, home: Path, arguments: list[str], exit_code: int
+) -> None:
+    rulegen("tenant", "add", "acme")
+
+    assert rulegen("tenant", "set", *arguments).exit_code == exit_code

@@ -28,7 +28,13 @@ def test_exactly_these_definitions_are_loaded(definitions: dg.Definitions) -> No
         "validation_report",
         "ruleset",
     }
-    assert set(graph.asset_check_keys) == set()
+    assert {key.to_user_string() for key in graph.asset_check_keys} == {
+        "validation_report:tests_pass",
+        "validation_report:grounding",
+        "validation_report:mutation_score",
+        "validation_report:conflicts",
+        "validation_report:coverage",
+    }
     assert {job.name for job in definitions.jobs or ()} == {
         "parse",
         "retrieve",
@@ -37,7 +43,13 @@ def test_exactly_these_definitions_are_loaded(definitions: dg.Definitions) -> No
         "validate",
         "publish",
     }
-    assert {sensor.name for sensor in definitions.sensors or ()} == {"new_uploads", "due_work", "confirmed_jobs"}
+    assert {sensor.name for sensor in definitions.sensors or ()} == {
+        "new_uploads",
+        "due_work",
+        "confirmed_jobs",
+        "mirror_events",
+        "deadlines",
+    }
     assert list(definitions.schedules or ()) == []
     assert set(definitions.resources or {}) == {"runtime", "ledger_io"}
 

@@ -17,6 +17,7 @@ BEHAVIOUR = Behaviour(
     vocabulary_digest="d",
     retrieval_index="r",
     validation_policy="v",
+    validation_policy_digest="d",
     tool_policy="t",
     evaluation_suite="e",
 )

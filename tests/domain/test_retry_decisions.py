@@ -23,7 +23,8 @@ JITTERS = st.floats(0, 1, exclude_max=True)
         (AttemptOutcome.RATE_LIMITED, 3, (WorkState.WAITING, 2_000, False)),
         (AttemptOutcome.PERMANENT, 1, (WorkState.FAILED, None, True)),
         (AttemptOutcome.CRASHED, 1, (WorkState.FAILED, None, True)),
-        (AttemptOutcome.CANCELLED, 1, (WorkState.FAILED, None, True)),
+        (AttemptOutcome.CANCELLED, 1, (WorkState.WAITING, 0, False)),
+        (AttemptOutcome.CANCELLED, 9, (WorkState.WAITING, 0, False)),
         (AttemptOutcome.STALE, 1, (WorkState.FAILED, None, True)),
     ],
 )
@@ -45,7 +46,7 @@ def test_a_decision_waits_with_a_bounded_delay_or_fails_with_none(
 
     assert (decision.state is WorkState.WAITING) == (decision.delay_ms is not None)
     assert decision.state in {WorkState.WAITING, WorkState.FAILED}
-    if decision.delay_ms is not None:
+    if decision.delay_ms is not None and outcome is not AttemptOutcome.CANCELLED:
         assert (retry_after or 0) <= decision.delay_ms <= max(POLICY.max_delay_ms, retry_after or 0)
 
 
@@ -55,7 +56,8 @@ def test_nothing_is_tried_again_without_a_word_that_it_may_help(
 ) -> None:
     decision = decide_retry(outcome, attempt=attempt, attempt_limit=100, policy=POLICY, jitter=jitter)
 
-    assert (decision.state is WorkState.WAITING) == (outcome in RETRYABLE_OUTCOMES)
+    given_back = outcome is AttemptOutcome.CANCELLED
+    assert (decision.state is WorkState.WAITING) == (outcome in RETRYABLE_OUTCOMES or given_back)
 
 
 @given(st.integers(1, 20), JITTERS)
@@ -84,3 +86,17 @@ def test_no_word_of_a_provider_makes_an_item_wait_longer_than_a_day() -> None:
     )
 
     assert decision.delay_ms == MAX_WAIT_MS == 86_400_000
+
+
+@pytest.mark.parametrize("attempt", [1, 2, 3])
+def test_a_draft_that_is_refused_for_good_ends_the_item_whatever_is_left(attempt: int) -> None:
+    decision = decide_retry(
+        AttemptOutcome.INVALID_OUTPUT,
+        attempt=attempt,
+        attempt_limit=3,
+        policy=POLICY,
+        jitter=0.5,
+        refused_for_good=True,
+    )
+
+    assert (decision.state, decision.delay_ms, decision.consumes_budget) == (WorkState.FAILED, None, True)

@@ -30,6 +30,7 @@ def behaviour() -> Behaviour:
         vocabulary_digest="d",
         retrieval_index="r",
         validation_policy="v",
+        validation_policy_digest="d",
     )
 
 

@@ -18,6 +18,8 @@ from rulegen_dagster.providers import pattern_cases
 from rulegen_dagster.providers.pattern import PatternProvider
 from rulegen_dagster.providers.port import NOT_A_MODEL, ProviderReply, ProviderRequest
 from rulegen_dagster.rules.drafts import read_rules_draft, read_tests_draft
+from rulegen_dagster.rules.engine import compile_rule
+from rulegen_dagster.rules.mutation import mutate
 from rulegen_dagster.rules.packs import load_vocabulary
 from rulegen_dagster.rules.validation import ClauseEntry, validate_ruleset
 from rulegen_dagster.specs.document import read_document
@@ -52,7 +54,7 @@ def test_it_is_labelled_as_no_language_model_and_named_by_its_source() -> None:
     identity = PatternProvider().identity
 
     assert identity.label == NOT_A_MODEL
-    assert identity.model_id.startswith("rulegen-pattern/1+sha256:")
+    assert identity.model_id.startswith("rulegen-pattern/2+sha256:")
     assert len(identity.model_id.rpartition(":")[2]) == 12
 
 
@@ -84,6 +86,17 @@ def test_tests_for_a_clause_that_gives_no_rule_are_refused_for_good_without_its_
 
 
 def test_a_vocabulary_without_the_fact_gives_an_abstention() -> None:
+    text = "Business class flights are not paid unless the flight is longer than 8 hours."
+    facts = {name: fact for name, fact in VOCABULARY.facts.items() if name != "flight.duration_hours"}
+    smaller = VOCABULARY.model_copy(update={"facts": facts})
+
+    reply = RulesReply.model_validate_json(_call(text, Stage.GENERATE_RULES, smaller).draft)
+
+    assert reply.no_rule is not None
+    assert (reply.no_rule.reason, reply.no_rule.detail) == ("fact_not_in_vocabulary", "flight.duration_hours")
+
+
+def test_a_paper_that_the_vocabulary_does_not_name_is_not_read() -> None:
     facts = {name: fact for name, fact in VOCABULARY.facts.items() if name != "expense.has_receipt"}
     smaller = VOCABULARY.model_copy(update={"facts": facts})
 
@@ -92,7 +105,7 @@ def test_a_vocabulary_without_the_fact_gives_an_abstention() -> None:
     )
 
     assert reply.no_rule is not None
-    assert (reply.no_rule.reason, reply.no_rule.detail) == ("fact_not_in_vocabulary", "expense.has_receipt")
+    assert reply.no_rule.reason == "no_pattern"
 
 
 def test_cases_are_made_without_the_rule_writer() -> None:
@@ -134,10 +147,25 @@ def test_cases_are_made_without_the_rule_writer() -> None:
             {13: "deny", 14: "no_match", 15: "no_match"},
         ),
         ("Training courses need manager approval.", "expense.amount_minor", {0: "no_match", 1: "require_approval"}),
+        (
+            "Flüge sind mindestens zwei Wochen vor Abflug zu buchen.",
+            "trip.booked_days_ahead",
+            {13: "deny", 14: "no_match", 15: "no_match"},
+        ),
+        (
+            "Keep meals under $50 per day.",
+            "expense.day_total_minor",
+            {4999: "no_match", 5000: "reimburse_up_to", 5001: "reimburse_up_to"},
+        ),
+        (
+            "Tips are limited to 20 percent of the bill.",
+            "expense.amount_minor",
+            {1999: "no_match", 2000: "no_match", 2001: "reimburse_up_to"},
+        ),
     ],
 )
 def test_each_threshold_is_tried_below_at_and_above(text: str, fact: str, expected: dict[int, str]) -> None:
-    boundaries = [case for case in _cases(text) if case.kind is TestKind.BOUNDARY]
+    boundaries = [case for case in _cases(text) if case.kind is TestKind.BOUNDARY and fact in case.facts]
 
     assert {case.facts[fact]: case.expect for case in boundaries} == expected
 
@@ -183,8 +211,42 @@ _DEMANDS = st.sampled_from(
         "{subject} may not exceed {amount} per day.",
         "{subject} are limited to {amount} per month unless approved by the CFO.",
         "{subject} should not exceed {amount} per trip.",
+        "Keep {subject} under {amount} per day.",
     ]
 )
+_SENTENCES = (
+    ("expense", "Tips are limited to {number} percent of the bill."),
+    ("expense", "Tips above {number} % of the bill are not reimbursable."),
+    ("expense", "Trinkgelder werden bis zu {number} Prozent der Rechnung erstattet."),
+    ("expense", "{number} percent of gym fees are reimbursed."),
+    ("expense", "Claims must be submitted within {number} weeks of the expense."),
+    ("expense", "Flüge sind mindestens {number} Tage vor Abflug zu buchen."),
+    ("expense", "Mahlzeiten dürfen {number} Euro pro Tag nicht überschreiten."),
+    ("expense", "Fahrten mit dem privaten Pkw werden mit {number} Cent je Kilometer erstattet."),
+    ("expense", "Für Ausgaben ab {number} Euro ist ein Beleg erforderlich."),
+    ("expense", "All expenses require a receipt unless the expense is below ${number}."),
+    ("leave", "You can use up to {number} days of sick leave per year."),
+    ("leave", "Unpaid leave of more than {number} days must be approved by the director."),
+    ("leave", "Annual leave should be requested at least {number} days before the start of the leave."),
+    ("travel", "The per diem is paid at a flat rate of ${number} per day."),
+    ("travel", "Hotels may not exceed ${number} per night."),
+)
+
+
+@given(sentence=st.sampled_from(_SENTENCES), number=st.integers(min_value=1, max_value=100))
+def test_every_draft_of_each_kind_passes_validation_whatever_its_number(sentence: tuple[str, str], number: int) -> None:
+    pack, template = sentence
+    text, vocabulary = template.format(number=number), load_vocabulary(pack)
+    clause = _clause(text)
+
+    rules_draft = _call(text, Stage.GENERATE_RULES, vocabulary).draft
+    rules = read_rules_draft(rules_draft, clause=clause, item_key="rule-01", vocabulary=vocabulary)
+    suite = read_tests_draft(_call(text, Stage.GENERATE_TESTS, vocabulary).draft, vocabulary=vocabulary)
+    entry = ClauseEntry(item_key="rule-01", clause=clause, rules=rules, suite=suite)
+    report = validate_ruleset([entry], vocabulary)
+
+    assert report.rules == 1, rules.no_rule
+    assert report.passed, (text, report.clauses)
 
 
 @given(subject=_SUBJECTS, cents=_CENTS, demand=_DEMANDS, is_grouped=st.booleans())
@@ -205,6 +267,21 @@ def test_every_draft_passes_validation_whatever_the_amount(
     report = validate_ruleset([entry], VOCABULARY)
 
     assert report.passed, (text, report.clauses)
+
+
+@pytest.mark.parametrize(("pack", "template"), [*_SENTENCES, ("leave", "All leave must be approved by your manager.")])
+def test_the_tests_of_each_kind_notice_every_wrong_rule_and_no_rule_fires_on_nothing(pack: str, template: str) -> None:
+    text, vocabulary = template.format(number=20), load_vocabulary(pack)
+    rules_draft = _call(text, Stage.GENERATE_RULES, vocabulary).draft
+    output = read_rules_draft(rules_draft, clause=_clause(text), item_key="rule-01", vocabulary=vocabulary)
+    suite = read_tests_draft(_call(text, Stage.GENERATE_TESTS, vocabulary).draft, vocabulary=vocabulary)
+    rules = [compile_rule(rule, vocabulary) for rule in output.rules]
+
+    result = mutate(rules, suite.tests, vocabulary)
+
+    assert (result.survivors, result.score) == ((), 1.0)
+    assert result.mutants > result.equivalent
+    assert [rule.decide(dict(vocabulary.defaults())).decision for rule in rules] == [None]
 
 
 @given(st.text(max_size=200))

@@ -10,7 +10,8 @@ from rulegen_dagster.domain.clause import Clause, ClauseKind
 from rulegen_dagster.domain.errors import DraftRejectedError, Failure
 from rulegen_dagster.domain.rule import Decision, NoRuleDraft, RuleOutput, SuiteOutput
 from rulegen_dagster.domain.vocabulary import Vocabulary
-from rulegen_dagster.rules.drafts import MAX_DRAFT_BYTES, MAX_FAILURES, read_rules_draft, read_tests_draft
+from rulegen_dagster.rules.drafts import read_rules_draft, read_tests_draft
+from rulegen_dagster.rules.replies import MAX_DRAFT_BYTES, MAX_FAILURES
 
 ClauseBuilder = Callable[..., Clause]
 Draft = dict[str, Any]
@@ -55,7 +56,7 @@ def test_an_accepted_rule_carries_our_id_and_the_exact_place_of_its_quote(
 
 def test_further_rules_of_a_clause_take_letters(read: Callable[..., RuleOutput], meal_rule: Draft) -> None:
     second = meal_rule | {"decision": "flag", "cap": None}
-    third = meal_rule | {"decision": "require_approval", "cap": None, "approver": "the director"}
+    third = meal_rule | {"decision": "require_approval", "cap": None}
 
     output = read(meal_rule, second, third)
 
@@ -157,7 +158,17 @@ SECOND_CURRENCY = money() | {"fee": {"type": "money", "currency": "EUR", "minor"
             ("unknown_fact", ".unless[0].condition"),
         ),
         ({"cap": None}, ("invalid_schema", "")),
-        ({"modality": "should", "decision": "deny", "cap": None}, ("invalid_schema", "")),
+        ({"modality": "should", "decision": "deny", "cap": None}, ("should_denies", "")),
+        ({"approver": "the director"}, ("approver_not_in_quote", ".approver")),
+        ({"approver": "rector"}, ("approver_not_in_quote", ".approver")),
+        ({"effective_from": "2026-01-01"}, ("date_not_in_quote", ".effective_from")),
+        ({"effective_to": "2026-01-31"}, ("date_not_in_quote", ".effective_to")),
+        ({"params": money(currency="ZZZ", quote="75")}, ("unknown_currency", ".params.limit.currency")),
+        ({"decision": "allow", "cap": None, "applies_when": "true"}, ("allows_everything", ".applies_when")),
+        (
+            {"decision": "allow", "cap": None, "applies_when": "trip.km >= 0 || expense.has_receipt"},
+            ("allows_everything", ".applies_when"),
+        ),
         ({"decision": "pay"}, ("invalid_schema", ".decision")),
         (
             {"params": {"limit": {"type": "int", "value": 75, "quote": "$75", "unit": "a" * 50_000}}},
@@ -184,6 +195,177 @@ def test_a_rule_that_fails_a_check_is_refused_with_code_and_path(
     found = refusals(lambda: read(meal_rule | changes))
 
     assert (code, f"$.rules[0]{path}") in found
+
+
+@pytest.mark.parametrize(
+    ("text", "changes"),
+    [
+        ("Until 31 March 2026, the Director must approve trips.", {"effective_to": "2026-03-31"}),
+        ("From 2026-03-31, the director must approve trips.", {"effective_from": "2026-03-31"}),
+        ("Ab dem 31. März 2026 muss the director zustimmen.", {"effective_from": "2026-03-31"}),
+        ("Ab 1.4.2026 muss the director zustimmen.", {"effective_from": "2026-04-01"}),
+        ("From April 2026 to June 2026, the director must approve.", {"effective_from": "2026-04-01"}),
+        ("From April 2026 to June 2026, the director must approve.", {"effective_to": "2026-06-30"}),
+        ("From 3/4/2026 the director must approve trips.", {"effective_from": "2026-03-04"}),
+        ("From 3/4/2026 the director must approve trips.", {"effective_from": "2026-04-03"}),
+        ("À partir du 1er avril 2026, the director approuve.", {"effective_from": "2026-04-01"}),
+    ],
+)
+def test_a_date_and_an_approver_may_stand_in_the_words_of_the_clause(
+    text: str, changes: Draft, read: Callable[..., RuleOutput], make_clause: ClauseBuilder
+) -> None:
+    draft = {
+        "quote": text,
+        "modality": "must",
+        "subject": "claim",
+        "decision": "require_approval",
+        "applies_when": "trip.nights > 0",
+        "approver": "A Director",
+    }
+
+    (rule,) = read(draft | changes, clause=make_clause(text)).rules
+
+    assert rule.approver == "A Director"
+
+
+def test_an_approver_may_be_named_by_the_lead_or_by_an_exception(
+    read: Callable[..., RuleOutput], make_clause: ClauseBuilder
+) -> None:
+    text = "Alcohol is paid for, unless the host has objected."
+    draft = {
+        "quote": text,
+        "modality": "must",
+        "subject": "meals",
+        "decision": "require_approval",
+        "applies_when": 'expense.category == "other"',
+        "unless": [{"condition": "expense.preapproved", "quote": "unless the host has objected"}],
+    }
+    clause = make_clause(text, lead="With the consent of a director:")
+
+    assert read(draft | {"approver": "the director"}, clause=clause).rules
+    assert read(draft | {"approver": "the host"}, clause=clause).rules
+
+
+def test_a_rule_names_the_clauses_that_its_provider_was_given(
+    vocabulary: Vocabulary, make_clause: ClauseBuilder, meal_rule: Draft
+) -> None:
+    output = read_rules_draft(
+        json.dumps({"rules": [meal_rule]}),
+        clause=make_clause(MEALS),
+        item_key="rule-01",
+        vocabulary=vocabulary,
+        depends_on=(2, 5),
+    )
+
+    assert output.rules[0].depends_on == (2, 5)
+
+
+def test_an_output_of_an_earlier_release_still_loads() -> None:
+    old = {
+        "rules": [
+            {
+                "id": "rule-01",
+                "source": {"clause_ordinal": 0, "quote": "x", "start": 0, "end": 1},
+                "modality": "must",
+                "subject": "meals",
+                "decision": "deny",
+                "applies_when": "true",
+            }
+        ],
+        "no_rule": None,
+    }
+
+    output = RuleOutput.model_validate_json(json.dumps(old))
+
+    assert (output.rules[0].depends_on, output.proposed_facts) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ({"clause_id": "rule-02"}, [("foreign_clause", "$.clause_id")]),
+        ({"tenant": "globex"}, [("foreign_tenant", "$.tenant")]),
+        ({"tenant": "globex", "clause_id": ""}, [("foreign_clause", "$.clause_id"), ("foreign_tenant", "$.tenant")]),
+        ({"tenant": "acme", "clause_id": "rule-01"}, []),
+    ],
+)
+def test_a_reply_that_speaks_for_another_clause_or_tenant_is_refused(
+    names: Draft,
+    expected: list[tuple[str, str]],
+    vocabulary: Vocabulary,
+    make_clause: ClauseBuilder,
+    meal_rule: Draft,
+    meal_tests: list[Draft],
+) -> None:
+    def rules() -> RuleOutput:
+        raw = json.dumps({"rules": [meal_rule], **names})
+        clause = make_clause(MEALS)
+        return read_rules_draft(raw, clause=clause, item_key="rule-01", vocabulary=vocabulary, tenant="acme")
+
+    def tests() -> SuiteOutput:
+        raw = json.dumps({"tests": meal_tests, **names})
+        return read_tests_draft(raw, vocabulary=vocabulary, item_key="rule-01", tenant="acme")
+
+    for read_draft in (rules, tests):
+        if expected:
+            assert refusals(read_draft) == expected
+        else:
+            assert read_draft()
+
+
+def test_more_rules_than_one_clause_can_give_are_refused(read: Callable[..., RuleOutput], meal_rule: Draft) -> None:
+    assert ("too_many_rules", "$.rules") in refusals(lambda: read(*[meal_rule] * 9))
+
+
+PROPOSAL = {"name": "trip.by_night", "type": "bool", "description": "travelled by night", "quote": "per day"}
+
+
+def propose(make_clause: ClauseBuilder, vocabulary: Vocabulary, *proposals: Draft, **reply: Any) -> RuleOutput:
+    raw = json.dumps({"no_rule": {"reason": "fact_not_in_vocabulary"}, "proposed_facts": proposals} | reply)
+    return read_rules_draft(raw, clause=make_clause(MEALS), item_key="rule-01", vocabulary=vocabulary)
+
+
+def test_a_proposed_fact_is_kept_beside_the_reason(make_clause: ClauseBuilder, vocabulary: Vocabulary) -> None:
+    output = propose(make_clause, vocabulary, PROPOSAL)
+
+    assert output.no_rule == NoRuleDraft(reason="fact_not_in_vocabulary")
+    assert [(fact.name, fact.type) for fact in output.proposed_facts] == [("trip.by_night", "bool")]
+
+
+def test_a_proposed_fact_is_no_fact(make_clause: ClauseBuilder, vocabulary: Vocabulary, meal_rule: Draft) -> None:
+    rule = meal_rule | {"applies_when": "trip.by_night"}
+
+    found = refusals(lambda: propose(make_clause, vocabulary, PROPOSAL, no_rule=None, rules=[rule]))
+
+    assert ("unknown_fact", "$.rules[0].applies_when") in found
+
+
+@pytest.mark.parametrize(
+    ("proposals", "expected"),
+    [
+        ([PROPOSAL | {"name": "trip.km"}], ("fact_already_known", "$.proposed_facts[0].name")),
+        ([PROPOSAL, PROPOSAL], ("duplicate_name", "$.proposed_facts[1].name")),
+        ([PROPOSAL | {"description": "see www.evil.example"}], ("active_text", "$.proposed_facts[0].description")),
+        ([PROPOSAL | {"quote": "by night"}], ("quote_not_verbatim", "$.proposed_facts[0].quote")),
+        ([PROPOSAL | {"description": "x" * 201}], ("invalid_schema", "$.proposed_facts[0].description")),
+        ([PROPOSAL | {"type": "float"}], ("invalid_schema", "$.proposed_facts[0].type")),
+        ([PROPOSAL | {"name": f"trip.n{n}"} for n in range(6)], ("invalid_schema", "$.proposed_facts")),
+    ],
+)
+def test_a_proposal_that_fails_a_check_is_refused(
+    proposals: list[Draft], expected: tuple[str, str], make_clause: ClauseBuilder, vocabulary: Vocabulary
+) -> None:
+    assert refusals(lambda: propose(make_clause, vocabulary, *proposals)) == [expected]
+
+
+def test_what_no_call_may_mend_is_not_cut_off(read: Callable[..., RuleOutput], meal_rule: Draft) -> None:
+    unless = [{"condition": "x", "quote": "nowhere"}] * 8
+    rules = [meal_rule | {"unless": unless, "priority": index} for index in range(7)]
+
+    found = refusals(lambda: read(*rules, meal_rule | {"approver": "<b>"}))
+
+    assert len(found) == MAX_FAILURES
+    assert found[0] == ("active_text", "$.rules[7].approver")
 
 
 def test_a_number_of_the_clause_may_stand_in_a_condition(
@@ -269,6 +451,7 @@ def test_every_failure_of_a_draft_is_named_at_once(read: Callable[..., RuleOutpu
         "undeclared_parameter",
         "quote_not_verbatim",
         "active_text",
+        "approver_not_in_quote",
     ]
 
 

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
-from rulegen_dagster.domain.rule import Rule
+from rulegen_dagster.domain.rule import Rule, TestCase
 from rulegen_dagster.domain.vocabulary import Vocabulary
+from rulegen_dagster.rules.conflicts import find_conflicts
 from rulegen_dagster.rules.engine import CompiledRule, Outcome, compile_rule
 from rulegen_dagster.rules.facts import complete_facts
+from rulegen_dagster.rules.mutation import mutate
 
 GOLD = Path(__file__).parents[3] / "shared" / "gold" / "brkg.gold.json"
 pytestmark = pytest.mark.skipif(not GOLD.is_file(), reason="the hand-written ruleset is not part of this checkout")
@@ -66,3 +68,28 @@ def test_every_hand_written_test_holds_on_both_evaluators(
 
     assert len(compiled) == 18
     assert ran == 75
+
+
+def test_the_tests_notice_every_mutant_of_every_rule(
+    gold: dict[str, Any], regulation: Vocabulary, compiled: dict[str, CompiledRule]
+) -> None:
+    for raw in gold["rules"]:
+        cases = [TestCase.model_validate(case) for case in raw["tests"]]
+
+        result = mutate([compiled[raw["id"]]], cases, regulation)
+
+        assert result.mutants > result.equivalent
+        assert (result.survivors, result.score) == ((), 1.0), raw["id"]
+
+
+def test_the_conflict_of_the_two_meal_caps_is_found_with_a_witness(
+    regulation: Vocabulary, compiled: dict[str, CompiledRule]
+) -> None:
+    report = find_conflicts(list(compiled.values()), regulation)
+
+    conflicts = [finding for finding in report.findings if finding.kind.is_conflict]
+    assert [finding.rule_ids for finding in conflicts] == [("br-16", "br-18")]
+    facts = complete_facts(regulation, conflicts[0].witness)
+    caps = [compiled[rule_id].decide(facts).cap_minor for rule_id in ("BR-16", "BR-18")]
+    assert None not in caps
+    assert caps[0] != caps[1]

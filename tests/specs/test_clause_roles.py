@@ -113,3 +113,29 @@ def test_an_item_is_normative_by_a_heading_that_refuses() -> None:
 )
 def test_a_row_with_a_number_is_normative_under_a_header_of_limits(header: str, role: ClauseRole) -> None:
     assert _first(f"| Item | {header} |\n|---|---|\n| Hotel | 180 |\n").role is role
+
+
+def test_a_german_condition_tells_no_history() -> None:
+    demands = read_document(
+        b"(3) Wurde ein Taxi benutzt, wird der Preis erstattet.\n\nIm Vorjahr wurde der Preis erstattet.\n",
+        "policy.md",
+        max_bytes=1000,
+    ).clauses
+
+    assert [clause.role_reason for clause in demands] == ["erstattet:erstattet", "history"]
+
+
+@pytest.mark.parametrize("name", ["policy.md", "policy.txt"])
+def test_half_a_sentence_before_a_list_introduces_it(name: str) -> None:
+    text = "(2) No allowance is paid if travellers\n\n1. use a car of the company,\n\n2. stay at home.\n"
+
+    clauses = read_document(text.encode(), name, max_bytes=1000).clauses
+
+    assert [clause.lead for clause in clauses[1:]] == ["(2) No allowance is paid if travellers"] * 2
+    assert clauses[0].role_reason == "introduces_list"
+
+
+def test_a_title_in_bold_print_introduces_nothing() -> None:
+    clauses = read_document(b"**Not paid**\n\n- Fines\n- Alcohol\n", "policy.md", max_bytes=1000).clauses
+
+    assert [clause.lead for clause in clauses] == [None, None, None]

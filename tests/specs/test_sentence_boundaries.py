@@ -28,6 +28,12 @@ def _split(text: str) -> list[str]:
         ["Fahrkarten der 2. Klasse, z. B. Bahn, werden erstattet.", "Ausgenommen ist d. h. nichts."],
         ["Voir l'art. 5, p. ex. le train.", "M. Dupont paie."],
         ["Wait ...", "What?!", "Yes."],
+        ["Bis 1.000,00 Euro gilt § 4 Abs. 5 S. 1 EStG.", "Darüber, z. B. ab 5 Mio. Euro, nichts."],
+        ["Gem. Art. 5 Abs. (1) UAbs. 2 i. V. m. § 3 ff. GG ist das so.", "Am 31. 12. 2020 endet es."],
+        ["Frist: 31. 12. 2020.", "Dann 5. 1. 2021."],
+        ["Stand ist der 1. Jan. 2020.", "Der Satz beträgt 14 v. H. des Gehalts.", "Tel. 030 ist frei."],
+        ["Voir art. 3, l'art. L. 123-4 et p. 12.", "Mme. Martin paie 1 000,50 €.", "Fin."],
+        ["No. 5 of the U.S. Code applies.", "Jan. 5 to Feb. 6 is paid at approx. 5.5 km, i.e. 3 mi."],
         ["1. The first.", "2. The second."],
     ],
 )

@@ -26,6 +26,7 @@ from rulegen_dagster.workflow.drive import drive
 from rulegen_dagster.workflow.engine import Engine, Outcome
 from rulegen_dagster.workflow.intake import submit_upload
 from rulegen_dagster.workflow.runtime import Runtime, open_runtime
+from tests.conftest import LENIENT
 from tests.ledger.conftest import parsed_spec, submission
 
 RULES = (Stage.GENERATE_RULES,)
@@ -172,7 +173,9 @@ def local_runtime(sqlite_template: Path, clock: ManualClock, tmp_path: Path) -> 
     """A runtime on SQLite alone, for what does not depend on the database."""
     path = tmp_path / "local.sqlite3"
     shutil.copyfile(sqlite_template, path)
-    settings = Settings(home=tmp_path / "home", database_url=f"sqlite:///{path}", slots=4, lease_ms=1_000)
+    settings = Settings(
+        home=tmp_path / "home", database_url=f"sqlite:///{path}", slots=4, lease_ms=1_000, policy=LENIENT
+    )
     opened = replace(open_runtime(settings, clock=clock), jitter=lambda: 0.5)
     yield opened
     opened.close()

@@ -229,7 +229,7 @@ def test_a_claim_whose_answer_was_lost_is_left_to_its_lease(local_runtime: Runti
 def test_a_ledger_that_stays_away_ends_the_engine_and_is_never_booked_as_a_providers_failure(
     local_runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rulegen_dagster.workflow.engine.LEDGER_PAUSE_S", 0.0)
+    monkeypatch.setattr("rulegen_dagster.workflow.engine.LEAST_PATIENCE_S", 0.0)
     job_id = make_items(local_runtime, 2)
     runtime, ledger = _failing(local_runtime)
 
@@ -237,7 +237,7 @@ def test_a_ledger_that_stays_away_ends_the_engine_and_is_never_booked_as_a_provi
         ledger.fail_before = 1_000
         return offer_of(claim)
 
-    with pytest.raises(LedgerError):
+    with pytest.raises(LedgerError, match="2 finished outputs could not be saved in 1 s"):
         drain(runtime, attempt)
 
     attempts = [a for a in local_runtime.ledger.reads.attempts(job_id) if a.key.stage is Stage.GENERATE_RULES]

@@ -117,7 +117,7 @@ def test_a_rejected_job_tells_the_reason_that_was_given(local_runtime: Runtime) 
     assert "superseded" in reason.text
 
 
-@pytest.mark.parametrize("state", [JobState.NEEDS_DECISION, JobState.FAILED, JobState.EXPIRED, JobState.CANCELLED])
+@pytest.mark.parametrize("state", [JobState.NEEDS_DECISION, JobState.FAILED, JobState.CANCELLED])
 def test_every_other_state_has_a_reason_too(local_runtime: Runtime, state: JobState) -> None:
     job = submit(local_runtime, policy(1))
     with local_runtime.ledger.database.write() as connection:

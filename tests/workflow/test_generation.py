@@ -11,9 +11,10 @@ import sqlalchemy as sa
 from rulegen_dagster.domain.errors import BehaviourChangedError, ProviderConfigError, ProviderPermanentError
 from rulegen_dagster.domain.rule import RuleOutput, SuiteOutput
 from rulegen_dagster.domain.states import AttemptOutcome, Stage, WorkState
+from rulegen_dagster.ledger.attempts import AttemptRecord
 from rulegen_dagster.ledger.claims import Scope
 from rulegen_dagster.ledger.database import ManualClock
-from rulegen_dagster.ledger.reads import AttemptRecord, ItemRecord, JobRecord
+from rulegen_dagster.ledger.reads import ItemRecord, JobRecord
 from rulegen_dagster.ledger.schema import attempt, transition, work_item
 from rulegen_dagster.providers.port import ProviderIdentity, ProviderReply, ProviderRequest
 from rulegen_dagster.workflow.drive import generate
@@ -241,7 +242,7 @@ def test_a_job_is_not_continued_with_another_model_than_it_froze(local_runtime: 
     job = open_rules(playing(local_runtime, Recorder()), policy(1))
     other = playing(local_runtime, AnotherModel())
 
-    with pytest.raises(BehaviourChangedError, match="froze the model rulegen-pattern/1"):
+    with pytest.raises(BehaviourChangedError, match="froze the model rulegen-pattern/2"):
         _generate(other, job)
 
     assert _attempts(other, job) == []
@@ -255,7 +256,7 @@ def test_an_accepted_rule_says_who_made_it(local_runtime: Runtime) -> None:
 
     (made,) = _attempts(runtime, job)
     assert made.provider == "rulegen-pattern"
-    assert str(made.model_id).startswith("rulegen-pattern/1+sha256:")
+    assert str(made.model_id).startswith("rulegen-pattern/2+sha256:")
     assert (made.tokens_in, made.cost_micros) == (None, None)
 
 

@@ -271,7 +271,7 @@ def test_a_consumer_that_leaves_stops_the_drain(local_runtime: Runtime) -> None:
 
     outcomes = drain_keys(runtime, keys, RULES, accept=offer_directly, redrive_reason=None)
     first = next(outcomes)
-    outcomes.close()  # type: ignore[attr-defined]
+    outcomes.close()
 
     alive = [thread.name for thread in threading.enumerate() if thread.name in {"engine", "ledger-writer_0"}]
     assert first.state is KeyState.ACCEPTED
@@ -294,7 +294,7 @@ def test_an_acceptance_that_fails_ends_the_run_with_its_error(local_runtime: Run
 def test_a_ledger_that_stays_away_ends_the_run_with_its_error(
     local_runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rulegen_dagster.workflow.engine.LEDGER_PAUSE_S", 0.0)
+    monkeypatch.setattr("rulegen_dagster.workflow.engine.LEAST_PATIENCE_S", 0.0)
     keys = _open(local_runtime, 2)
 
     def gone(turn: Turn, offer: Offer) -> None:

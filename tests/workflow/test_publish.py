@@ -83,7 +83,7 @@ def _claim_as_another(runtime: Runtime, job: JobRecord) -> ActionClaim:
 
 def _lost_before_its_receipt(runtime: Runtime) -> Runtime:
     ledger = Ledger(runtime.ledger.database, runtime.ledger.policy)
-    ledger.actions = LostActions(runtime.ledger.database)
+    ledger.actions = LostActions(runtime.ledger.database, runtime.ledger.limits)
     return replace(runtime, ledger=ledger, worker="lost")
 
 

@@ -142,7 +142,7 @@ def test_one_bad_file_does_not_hold_up_the_others(local_runtime: Runtime, folder
         "invalid_file_name",
         "not_a_file",
         "not_text",
-        "unknown_format",
+        "type_mismatch",
     ]
 
 

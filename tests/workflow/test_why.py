@@ -257,8 +257,8 @@ def test_an_open_item_of_an_ended_job_is_not_moving_because_the_job_has_ended(lo
 
     rule, tests = _why(local_runtime, job, "rule-01"), _why(local_runtime, job, "generate_tests/rule-01")
 
-    assert (rule["item"], rule["state"], rule["reason_code"]) == ("generate_rules/rule-01", "pending", "expired")
-    assert (tests["item"], tests["state"], tests["reason_code"]) == ("generate_tests/rule-01", None, "expired")
+    assert (rule["item"], rule["state"], rule["reason_code"]) == ("generate_rules/rule-01", "pending", "deadline")
+    assert (tests["item"], tests["state"], tests["reason_code"]) == ("generate_tests/rule-01", None, "deadline")
 
 
 def test_a_confirmed_job_tells_who_confirmed_and_a_published_one_where_it_is(runtime: Runtime) -> None:
@@ -331,5 +331,6 @@ def test_every_other_state_is_told_with_how_it_was_reached(local_runtime: Runtim
 
     of_job, of_item = _why(local_runtime, job), _why(local_runtime, job, "rule-01")
 
-    assert of_job["reason_code"] == of_item["reason_code"] == state.value
+    code = "deadline" if state is JobState.EXPIRED else state.value
+    assert of_job["reason_code"] == of_item["reason_code"] == code
     assert set(of_job["evidence"]) >= {"since_ms", "actor", "cause"}

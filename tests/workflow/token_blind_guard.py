@@ -1,4 +1,4 @@
-"""A program of `test_chaos.py`: chaos over a completion guard from whose source the token condition was cut.
+"""A program of `test_chaos.py`: chaos over a completion guard in whose source the item takes the place of the token.
 
 `python -m tests.workflow.token_blind_guard DATABASE [intact]` prints the report as JSON. Only duels are run, in which
 a claim is taken over while its owner stands still: a process that is dead completes nothing late, whatever the guard.
@@ -14,13 +14,19 @@ from rulegen_dagster.ledger import completions, store
 from rulegen_dagster.workflow.chaos import Chaos, report_of
 from rulegen_dagster.workflow.chaos_plan import Kind
 
-CONDITION = "work_item.c.token == offered.c.token, "
+# The statement that completes, beside the one that fails.
+THEN_ACCEPT = f"""*_guard(now))
+{" " * 16}.values(
+{" " * 20}state=WorkState.SUCCEEDED"""
+CONDITION = 'work_item.c.token == row["token"], '
+SAME_ITEM = '*(work_item.c[name] == row[name] for name in ("job_id", "stage", "item_key", "stage_version")), '
 
 
 def cut_the_token_condition() -> None:
     source = Path(completions.__file__).read_text(encoding="utf-8")
-    assert source.count(CONDITION) == 1, "the guard's token condition is spelled in another way now"
-    exec(compile(source.replace(CONDITION, ""), completions.__file__, "exec"), vars(completions))  # noqa: S102 (it is the mutation)
+    assert source.count(CONDITION + THEN_ACCEPT) == 1, "the guard's token condition is spelled in another way now"
+    mutated = source.replace(CONDITION + THEN_ACCEPT, SAME_ITEM + THEN_ACCEPT)
+    exec(compile(mutated, completions.__file__, "exec"), vars(completions))  # noqa: S102 (it is the mutation)
     vars(store)["Completions"] = completions.Completions
 
 

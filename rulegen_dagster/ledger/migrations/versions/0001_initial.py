@@ -70,7 +70,7 @@ def upgrade() -> None:
         sa.Column("created_at", sa.BigInteger(), nullable=False),
         sa.Column("updated_at", sa.BigInteger(), nullable=False),
         sa.CheckConstraint(
-            "state IN ('received', 'authorized', 'extracting', 'retrieving', 'generating_rules', 'generating_tests', 'validating', 'awaiting_confirmation', 'executing', 'completed', 'failed', 'cancelled', 'expired', 'needs_decision')",
+            "(state = 'received' OR state = 'authorized' OR state = 'extracting' OR state = 'retrieving' OR state = 'generating_rules' OR state = 'generating_tests' OR state = 'validating' OR state = 'awaiting_confirmation' OR state = 'executing' OR state = 'completed' OR state = 'failed' OR state = 'cancelled' OR state = 'expired' OR state = 'needs_decision')",
             name=op.f("ck_job_state"),
         ),
         sa.CheckConstraint(
@@ -113,8 +113,12 @@ def upgrade() -> None:
         sa.Column("context_hash", sa.Text(), nullable=False),
         sa.Column("role", sa.Text(), nullable=False),
         sa.Column("role_reason", sa.Text(), nullable=False),
-        sa.CheckConstraint("kind IN ('sentence', 'list_item', 'table_row')", name=op.f("ck_clause_kind")),
-        sa.CheckConstraint("role IN ('normative', 'definition', 'informative')", name=op.f("ck_clause_role")),
+        sa.CheckConstraint(
+            "(kind = 'sentence' OR kind = 'list_item' OR kind = 'table_row')", name=op.f("ck_clause_kind")
+        ),
+        sa.CheckConstraint(
+            "(role = 'normative' OR role = 'definition' OR role = 'informative')", name=op.f("ck_clause_role")
+        ),
         sa.ForeignKeyConstraint(["job_id"], ["job.job_id"], name=op.f("fk_clause_job_id")),
         sa.PrimaryKeyConstraint("job_id", "ordinal", name=op.f("pk_clause")),
     )
@@ -130,7 +134,9 @@ def upgrade() -> None:
         sa.Column("cause", sa.Text(), nullable=False),
         sa.Column("actor", sa.Text(), nullable=False),
         sa.Column("at", sa.BigInteger(), nullable=False),
-        sa.CheckConstraint("subject IN ('job', 'work_item', 'action')", name=op.f("ck_transition_subject")),
+        sa.CheckConstraint(
+            "(subject = 'job' OR subject = 'work_item' OR subject = 'action')", name=op.f("ck_transition_subject")
+        ),
         sa.ForeignKeyConstraint(["job_id"], ["job.job_id"], name=op.f("fk_transition_job_id")),
         sa.PrimaryKeyConstraint("transition_id", name=op.f("pk_transition")),
     )
@@ -155,7 +161,8 @@ def upgrade() -> None:
         ),
         sa.CheckConstraint("kind IN ('publish', 'notify')", name=op.f("ck_action_kind")),
         sa.CheckConstraint(
-            "state IN ('proposed', 'confirmed', 'executing', 'done', 'unknown', 'failed')", name=op.f("ck_action_state")
+            "(state = 'proposed' OR state = 'confirmed' OR state = 'executing' OR state = 'done' OR state = 'unknown' OR state = 'failed')",
+            name=op.f("ck_action_state"),
         ),
         sa.ForeignKeyConstraint(
             ["job_id", "action_set_digest"],
@@ -214,14 +221,14 @@ def upgrade() -> None:
             "(state = 'waiting') = (next_attempt_at IS NOT NULL)", name=op.f("ck_work_item_waiting_has_a_due_time")
         ),
         sa.CheckConstraint(
-            "stage IN ('parse', 'retrieve', 'generate_rules', 'generate_tests', 'validate', 'publish', 'notify')",
+            "(stage = 'parse' OR stage = 'retrieve' OR stage = 'generate_rules' OR stage = 'generate_tests' OR stage = 'validate' OR stage = 'publish' OR stage = 'notify')",
             name=op.f("ck_work_item_stage"),
         ),
         sa.CheckConstraint(
             "state <> 'failed' OR error_code IS NOT NULL", name=op.f("ck_work_item_failed_has_a_reason")
         ),
         sa.CheckConstraint(
-            "state IN ('pending', 'running', 'waiting', 'succeeded', 'failed', 'cancelled')",
+            "(state = 'pending' OR state = 'running' OR state = 'waiting' OR state = 'succeeded' OR state = 'failed' OR state = 'cancelled')",
             name=op.f("ck_work_item_state"),
         ),
         sa.ForeignKeyConstraint(
@@ -267,7 +274,7 @@ def upgrade() -> None:
         sa.Column("error_code", sa.Text(), nullable=True),
         sa.Column("error_message", sa.Text(), nullable=True),
         sa.CheckConstraint(
-            "outcome IS NULL OR outcome IN ('accepted', 'invalid_output', 'retryable', 'rate_limited', 'ambiguous', 'permanent', 'crashed', 'cancelled', 'stale')",
+            "outcome IS NULL OR (outcome = 'accepted' OR outcome = 'invalid_output' OR outcome = 'retryable' OR outcome = 'rate_limited' OR outcome = 'ambiguous' OR outcome = 'permanent' OR outcome = 'crashed' OR outcome = 'cancelled' OR outcome = 'stale')",
             name=op.f("ck_attempt_outcome"),
         ),
         sa.CheckConstraint("(outcome IS NULL) = (ended_at IS NULL)", name=op.f("ck_attempt_ended_with_an_outcome")),

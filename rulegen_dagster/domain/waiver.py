@@ -1,0 +1,18 @@
+"""Waivers: what a person's word that a clause needs no rule makes of the clause's two outputs."""
+
+from typing import Final
+
+from rulegen_dagster.domain.rule import NoRuleDraft, RuleOutput, SuiteOutput
+
+WAIVED: Final = "waived"
+"""The reason of a clause that has no rule because a person waived it."""
+
+
+def waived_rules(reason: str) -> RuleOutput:
+    """Return the output of a waived clause's rule item; `reason` is what the person said."""
+    return RuleOutput(no_rule=NoRuleDraft(reason=WAIVED, detail=reason))
+
+
+def waived_suite(reason: str) -> SuiteOutput:
+    """Return the output of a waived clause's test item."""
+    return SuiteOutput(no_tests=NoRuleDraft(reason=WAIVED, detail=reason))
