@@ -28,7 +28,7 @@ from rulegen_dagster.settings import Settings
 from rulegen_dagster.workflow.runtime import open_runtime
 from tests.acceptance.own_postgres import OwnPostgres, own_postgres
 from tests.acceptance.processes import Rulegen, calls, ended, wait_until, write_script
-from tests.conftest import LENIENT
+from tests.conftest import ITEMS_VARIABLE, LENIENT
 from tests.workflow.conftest import claim_items, open_rules, policy
 
 pytestmark = pytest.mark.acceptance
@@ -114,10 +114,14 @@ def test_a_server_that_is_stopped_and_started_during_a_run_costs_time_and_nothin
 def test_a_server_that_is_stopped_while_expired_leases_are_recovered_costs_time_and_nothing_else(
     rulegen: Rulegen, server: OwnPostgres
 ) -> None:
-    url, items = server.new_database(), 250
+    url, items = server.new_database(), int(os.environ.get(ITEMS_VARIABLE, "80"))
     variables = write_script(rulegen.home, {}, default=[{"do": "ok", "delay_ms": 10}])
     settings = Settings(
-        home=rulegen.home, database_url=url, provider=variables["RULEGEN_PROVIDER"], script=rulegen.home / "script.yaml"
+        home=rulegen.home,
+        database_url=url,
+        provider=variables["RULEGEN_PROVIDER"],
+        script=rulegen.home / "script.yaml",
+        policy=LENIENT,
     )
     runtime = open_runtime(settings)
     job = open_rules(runtime, policy(items), key="k")

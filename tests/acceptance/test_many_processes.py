@@ -24,7 +24,7 @@ from tests.conftest import ITEMS_VARIABLE
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 
-ITEMS = int(os.environ.get(ITEMS_VARIABLE, "200"))
+ITEMS = int(os.environ.get(ITEMS_VARIABLE, "100"))
 LATENCY_MS = 20
 SLOTS = 8
 LIMIT = 10

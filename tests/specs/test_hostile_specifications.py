@@ -29,15 +29,15 @@ HOSTILE = {
     "nested lists in a line": "- " * 10_000 + "a",
     "nested lists": "".join("  " * depth + "- a\n" for depth in range(1_400)),
     "many lines": "a\n" * (SIZE // 2),
-    "many table rows": "|a|b|\n|-|-|\n" + "|c|d|\n" * 45_000,
+    "many table rows": "|a|b|\n|-|-|\n" + "|c|d|\n" * 20_000,
     "wide table": "|".join("a" * 20_000) + "\n" + "|".join(["-"] * 20_000) + "\n" + "x\n" * 1_000,
-    "many items": "- a\n  - b\n" * 20_000,
+    "many items": "- a\n  - b\n" * 10_000,
     "underlines": "a\n=\n" * 20_000,
     "many definitions": "# Definitions\n\n"
-    + "".join(f"term{n} means foo.\n\nA term{n} must be.\n\n" for n in range(9_000)),
+    + "".join(f"term{n} means foo.\n\nA term{n} must be.\n\n" for n in range(4_000)),
     "many references": "# 1 a\n\n" + "You must see section 1. " * 9_000,
-    "long lead": "x" * 500_000 + ":\n\n" + "- must b\n" * 15_000,
-    "long heading": "# " + "x" * 500_000 + "\n\n" + "It must b.\n\n" * 15_000,
+    "long lead": "x" * 500_000 + ":\n\n" + "- must b\n" * 6_000,
+    "long heading": "# " + "x" * 500_000 + "\n\n" + "It must b.\n\n" * 6_000,
 }
 
 

@@ -31,11 +31,9 @@ from tests.acceptance.processes import Rulegen
 from tests.conftest import PROJECT
 
 FEW_POINTS = (
-    Failpoint.INTAKE_BEFORE_COMMIT,
     Failpoint.FAILURE_BEFORE_COMMIT,
     Failpoint.BARRIER_BEFORE_COMMIT,
     Failpoint.BUNDLE_WRITTEN,
-    Failpoint.RECEIPT_BEFORE_COMMIT,
 )
 
 
