@@ -8,9 +8,9 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
-from rulegen_dagster.domain import rule as shapes
 from rulegen_dagster.domain.errors import Failure
 from rulegen_dagster.domain.failure_kinds import REPAIRABLE_KINDS, FailureKind, kind_of
 
@@ -21,22 +21,6 @@ _MAX_PATH: Final = 200
 _STEP = re.compile(
     r"""\[(?P<index>\d{1,4})\] | \.(?P<name>\w+) | \[(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")\] | .[^.\[]*""",
     re.DOTALL | re.VERBOSE,
-)
-_WORDS: Final = frozenset(
-    name
-    for shape in (
-        shapes.RulesReply,
-        shapes.RuleDraft,
-        shapes.NoRuleDraft,
-        shapes.FactProposal,
-        shapes.ExceptionDraft,
-        shapes.MoneyParam,
-        shapes.IntParam,
-        shapes.RateParam,
-        shapes.TestsReply,
-        shapes.TestCase,
-    )
-    for name in shape.model_fields
 )
 
 
@@ -76,11 +60,32 @@ def refusals_from_json(text: str | None) -> tuple[Refusal, ...]:
     return tuple(Refusal(code=code, path=path) for code, path in json.loads(text or "[]"))
 
 
+@cache
+def _words() -> frozenset[str]:
+    """Return every word of the schema of drafts."""
+    # A worker that resumes makes its first call before any draft is read; the models take a fifth of a second to build.
+    from rulegen_dagster.domain import rule as shapes  # noqa: PLC0415
+
+    read = (
+        shapes.RulesReply,
+        shapes.RuleDraft,
+        shapes.NoRuleDraft,
+        shapes.FactProposal,
+        shapes.ExceptionDraft,
+        shapes.MoneyParam,
+        shapes.IntParam,
+        shapes.RateParam,
+        shapes.TestsReply,
+        shapes.TestCase,
+    )
+    return frozenset(name for shape in read for name in shape.model_fields)
+
+
 def _public(path: str) -> str:
     steps = ["$"]
     for match in _STEP.finditer(path.removeprefix("$")):
         if match["index"] is not None:
             steps.append(f"[{match['index']}]")
         else:
-            steps.append(f".{match['name']}" if match["name"] in _WORDS else ".*")
+            steps.append(f".{match['name']}" if match["name"] in _words() else ".*")
     return "".join(steps)[:_MAX_PATH]
