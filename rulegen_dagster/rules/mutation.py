@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from rulegen_dagster.domain.errors import RuleLanguageError
-from rulegen_dagster.domain.rule import Decision, TestCase
+from rulegen_dagster.domain.rule import TestCase
 from rulegen_dagster.domain.vocabulary import FactValue, Vocabulary
 from rulegen_dagster.rules.engine import CompiledRule, Outcome
 from rulegen_dagster.rules.fact_grid import FactGrid, fact_grid
 from rulegen_dagster.rules.facts import complete_facts
 from rulegen_dagster.rules.formula import Formula, formula_of
 from rulegen_dagster.rules.mutants import mutants_of
+from rulegen_dagster.rules.validation import meets
 
 MAX_SURVIVORS: Final = 20
 """Most survivors that are described for one clause; the numbers count all of them."""
@@ -84,18 +85,6 @@ def mutate(rules: Sequence[CompiledRule], cases: Sequence[TestCase], vocabulary:
                     Survivor(rule_id=rule.rule.id, change=change, witness=named, expected=expected, found=found)
                 )
     return MutationResult(mutants=mutants, killed=killed, equivalent=equivalent, survivors=tuple(survivors))
-
-
-def meets(case: TestCase, outcomes: Sequence[Outcome]) -> bool:
-    """Return whether the rules of a clause together decide what a test case demands."""
-    decisions = {outcome.decision for outcome in outcomes if outcome.decision is not None}
-    if case.expect == "no_match":
-        return not decisions
-    if case.expect not in decisions:
-        return False
-    if case.expect != Decision.REIMBURSE_UP_TO:
-        return True
-    return min(outcome.cap_minor for outcome in outcomes if outcome.cap_minor is not None) == case.expect_cap_minor
 
 
 def _is_noticed(

@@ -230,16 +230,26 @@ def _run(case: TestCase, index: int, rules: Sequence[CompiledRule], vocabulary: 
         outcomes = [rule.decide(facts) for rule in rules]
     except RuleLanguageError as error:
         return Failure(code=error.code, path=path, message=str(error))
+    if meets(case, outcomes):
+        return None
     found = _found(outcomes)
-    missed = bool(found) if case.expect == "no_match" else case.expect not in found
-    if missed:
-        message = f"expected {case.expect}, the rules decide {', '.join(found) or 'no_match'}"
-        return Failure(code="test_failed", path=path, message=message)
-    caps = [outcome.cap_minor for outcome in outcomes if outcome.cap_minor is not None]
-    if case.expect == Decision.REIMBURSE_UP_TO and min(caps) != case.expect_cap_minor:
-        message = f"expected a cap of {case.expect_cap_minor}, the rules give {min(caps)} (minor units)"
-        return Failure(code="test_failed", path=path, message=message)
-    return None
+    message = f"expected {case.expect}, the rules decide {', '.join(found) or 'no_match'}"
+    if case.expect in found:
+        lowest = min(outcome.cap_minor for outcome in outcomes if outcome.cap_minor is not None)
+        message = f"expected a cap of {case.expect_cap_minor}, the rules give {lowest} (minor units)"
+    return Failure(code="test_failed", path=path, message=message)
+
+
+def meets(case: TestCase, outcomes: Sequence[Outcome]) -> bool:
+    """Return whether the rules of a clause together decide what a test case demands."""
+    decisions = {outcome.decision for outcome in outcomes if outcome.decision is not None}
+    if case.expect == "no_match":
+        return not decisions
+    if case.expect not in decisions:
+        return False
+    if case.expect != Decision.REIMBURSE_UP_TO:
+        return True
+    return min(outcome.cap_minor for outcome in outcomes if outcome.cap_minor is not None) == case.expect_cap_minor
 
 
 def _found(outcomes: Sequence[Outcome]) -> tuple[str, ...]:

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.timeout(3_600 if STEPS_VARIABLE in os.environ else 240)
 class Mutation:
     """A condition that is taken out of the ledger's source, and a short story in which that shows.
 
-    The machine finds each by itself too, given time; the story is what it found, so that no time is needed.
+    A random search may need long to come across it; the story needs no luck.
     """
 
     module: ModuleType

@@ -16,6 +16,7 @@ from rulegen_dagster.domain.states import AttemptOutcome, JobState, Stage, WorkS
 from rulegen_dagster.domain.work import Claim, Landing, Offer
 from rulegen_dagster.ledger.claims import Scope
 from rulegen_dagster.ledger.database import ManualClock
+from rulegen_dagster.ledger.store import Turn
 from rulegen_dagster.workflow import documents
 from rulegen_dagster.workflow.documents import accept, prepare
 from rulegen_dagster.workflow.drive import GENERATING_STAGES, generate
@@ -125,6 +126,28 @@ def test_a_disk_that_stays_full_ends_the_engine_and_no_committed_output_is_made_
     assert set(_outcomes(local_runtime, job_id)) == {AttemptOutcome.ACCEPTED, AttemptOutcome.CRASHED}
     items = local_runtime.ledger.reads.items(job_id, Stage.GENERATE_RULES)
     assert {item.state for item in items} == {WorkState.SUCCEEDED}
+
+
+def test_what_cannot_pass_is_raised_by_the_engine_at_the_first_try(
+    local_runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rulegen_dagster.workflow.engine.LEAST_PATIENCE_S", 3_600.0)
+    make_items(local_runtime, 1)
+    tries = []
+
+    async def attempt(claim: Claim) -> Offer:
+        return _large_offer(claim)
+
+    def refuse(_turn: Turn, offer: Offer) -> None:
+        tries.append(offer)
+        raise LedgerError("the ledger is damaged", code=LedgerFault.CORRUPT.value)
+
+    engine = Engine(local_runtime, attempt, slots=1, observe=lambda _outcome: None, accept=refuse)
+    with pytest.raises(LedgerError, match=r"damaged\. 1 finished outputs could not be saved;") as caught:
+        asyncio.run(engine.drain(Scope(stages=(Stage.GENERATE_RULES,))))
+
+    assert len(tries) == 1
+    assert caught.value.fault is LedgerFault.CORRUPT
 
 
 def test_an_engine_that_waits_for_the_ledger_is_cancelled_like_any_other(
