@@ -20,7 +20,8 @@
       RetrievalError             the context of a clause could not be found; never a model's or provider's fault
       LedgerError                the ledger could not be read or written; never a provider's fault
       ProviderError              one call failed; its class is one of the attempt outcomes
-        ProviderRetryableError, ProviderRateLimitedError, ProviderAmbiguousError, ProviderPermanentError
+        ProviderRetryableError, ProviderRateLimitedError, ProviderAmbiguousError, ProviderPermanentError,
+        ProviderAccountError
       PublishError               the bundle could not be written
       StoppedError               the process was told to stop before it was done
 
@@ -266,6 +267,12 @@ class ProviderPermanentError(ProviderError):
     """Raised when trying again cannot help."""
 
     code = "provider_rejected"
+
+
+class ProviderAccountError(ProviderError):
+    """Raised when the account is refused (its key, its rights, its exhausted quota), whatever is asked of it."""
+
+    code = "provider_account"
 
 
 class PublishError(RulegenError):

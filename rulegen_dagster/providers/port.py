@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from rulegen_dagster.domain.clause import Clause, ContextEntry
+from rulegen_dagster.domain.quota import Remaining
 from rulegen_dagster.domain.refusal import Refusal
 from rulegen_dagster.domain.states import Stage
 from rulegen_dagster.domain.vocabulary import Vocabulary
@@ -61,7 +62,11 @@ class ProviderRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class ProviderReply:
-    """What a provider returned; `draft` is JSON text and untrusted. Tokens and cost are None where unknown."""
+    """What a provider returned; `draft` is JSON text and untrusted. Tokens and cost are None where unknown.
+
+    `report` is what else the answer said of itself (raw usage, effective settings, finish reason): names and numbers,
+    no content. `remaining` is what it said is left of the provider's limits.
+    """
 
     draft: str
     model_id: str
@@ -69,6 +74,8 @@ class ProviderReply:
     tokens_in: int | None = None
     tokens_out: int | None = None
     cost_micros: int | None = None
+    report: Mapping[str, str | int | float | bool | None] = field(default_factory=dict)
+    remaining: Remaining | None = None
 
 
 class Provider(Protocol):
@@ -82,7 +89,7 @@ class Provider(Protocol):
     async def call(self, request: ProviderRequest) -> ProviderReply:
         """Return the draft for one request.
 
-        Raises `ProviderRetryableError`, `ProviderRateLimitedError`, `ProviderAmbiguousError` or
-        `ProviderPermanentError`; anything else that escapes is treated as ambiguous.
+        Raises `ProviderRetryableError`, `ProviderRateLimitedError`, `ProviderAmbiguousError`,
+        `ProviderPermanentError` or `ProviderAccountError`; anything else that escapes is treated as ambiguous.
         """
         ...
