@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from rulegen_dagster.domain.identity import JobName
+from rulegen_dagster.ledger.audit import audit_job
 from tests.acceptance.dev_server import DevServer, calling_process, wait_for, write_script
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
@@ -86,6 +87,28 @@ def test_a_killed_run_worker_is_restarted_by_dagster_and_saved_rules_are_not_cal
 
     rule_calls = [call for call in server.calls() if call.startswith("generate_rules")]
     assert saved == 13
+    assert sorted(rule_calls) == sorted([f"generate_rules {rule}" for rule in [*RULES, "rule-14"]])
+
+
+def test_a_run_worker_that_is_told_to_stop_gives_back_the_call_that_hangs(server: DevServer) -> None:
+    server.stop_sensor("due_work")
+    server.write_script({"rule-14": [{"do": "ok", "delay_ms": 60_000}, "ok"]})
+    keys = prepare_job(server, "stopped.md", "Stopped")
+    (server.home / "calls.log").unlink(missing_ok=True)
+    run_id = server.launch_range("generate_rules", keys)
+    worker = wait_for(lambda: calling_process(server.home, "rule-14"), "call for rule 14")
+
+    os.kill(worker, signal.SIGTERM)
+    end = server.run_end(run_id)
+    found = server.ledger().reads.job(JobName.parse(str(job_named(server, "stopped"))))
+    (attempt,) = [
+        row for row in audit_job(server.ledger().database, found.job_id)["attempt"] if row["outcome"] == "cancelled"
+    ]
+    again = server.run_end(server.launch_range("generate_rules", keys))
+
+    rule_calls = [call for call in server.calls() if call.startswith("generate_rules")]
+    assert (end in {"FAILURE", "CANCELED"}, again) == (True, "SUCCESS")
+    assert (attempt["item_key"], attempt["error_code"]) == ("rule-14", "worker_stopped")
     assert sorted(rule_calls) == sorted([f"generate_rules {rule}" for rule in [*RULES, "rule-14"]])
 
 
