@@ -19,7 +19,9 @@ from rulegen_dagster.domain.retry import RetryPolicy
 from rulegen_dagster.ledger.database import ManualClock, open_database
 from rulegen_dagster.ledger.migrate import migrate
 from rulegen_dagster.ledger.store import Ledger, open_ledger
+from rulegen_dagster.rules.quality import assess_ruleset
 from rulegen_dagster.settings import Settings
+from rulegen_dagster.workflow import validate
 from rulegen_dagster.workflow.runtime import Runtime, open_runtime
 
 PROJECT = Path(__file__).parent.parent
@@ -199,6 +201,12 @@ def runtime(ledger_url: str, clock: ManualClock, tmp_path: Path) -> Iterator[Run
     opened = replace(open_runtime(settings, clock=clock), jitter=lambda: 0.5)
     yield opened
     opened.close()
+
+
+@pytest.fixture
+def rules_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Execute rules in the test's process. The sandbox has its own tests, and takes half a second to start."""
+    monkeypatch.setattr(validate, "assess_in_sandbox", assess_ruleset)
 
 
 @pytest.fixture

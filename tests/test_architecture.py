@@ -123,12 +123,34 @@ def test_the_command_line_does_not_import_the_dagster_side() -> None:
 
 
 @pytest.mark.acceptance
-def test_a_command_does_not_wait_for_dagster_to_be_imported() -> None:
-    program = "import sys, rulegen_dagster.cli.main; print([m for m in ('dagster', 'alembic') if m in sys.modules])"
+def test_a_command_waits_neither_for_dagster_nor_for_a_client_of_models_to_be_imported() -> None:
+    heavy = ("dagster", "alembic", "pydantic_ai", "httpx2", "genai_prices")
+    program = f"import sys, rulegen_dagster.cli.main; print([name for name in {heavy} if name in sys.modules])"
 
     answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
 
     assert answer.stdout.strip() == "[]"
+
+
+@pytest.mark.acceptance
+def test_a_worker_that_resumes_loads_one_database_and_nothing_that_its_first_call_does_not_need(
+    tmp_path: Path,
+) -> None:
+    slow = ("alembic", "sqlalchemy.dialects.postgresql", f"{PACKAGE}.domain.rule", f"{PACKAGE}.specs.markdown")
+    program = (
+        f"import sys; from {PACKAGE}.workflow.bench_worker import Settings, open_runtime;"
+        f" open_runtime(Settings(home={str(tmp_path)!r}, database_url=None)).close();"
+        f" print([name for name in {slow} if name in sys.modules])"
+    )
+
+    # The first one makes the ledger.
+    first, second = (
+        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+        for _ in range(2)
+    )
+
+    assert first.stdout.startswith("['alembic'")
+    assert second.stdout.strip() == "[]"
 
 
 def test_settings_are_read_by_the_use_cases_and_the_edges_alone() -> None:
@@ -143,6 +165,12 @@ def test_only_the_dagster_side_imports_dagster() -> None:
 
 def test_only_the_ledger_speaks_sql() -> None:
     assert _importers_of("sqlalchemy", "alembic", "psycopg", "psycopg2") == {"ledger"}
+
+
+def test_only_the_providers_import_a_client_of_models() -> None:
+    clients = ("pydantic_ai", "openai", "anthropic", "httpx2", "httpx", "genai_prices")
+
+    assert _importers_of(*clients) == {"providers"}
 
 
 def test_nothing_imports_private_parts_of_dagster() -> None:

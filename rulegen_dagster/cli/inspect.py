@@ -8,10 +8,11 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from rulegen_dagster.cli.jobs import JobArgument
+from rulegen_dagster.cli.jobs import JobArgument, duration_option
 from rulegen_dagster.cli.output import (
     JsonFlag,
     TenantOption,
+    actor,
     out,
     plain,
     print_json,
@@ -105,12 +106,24 @@ def gc(
     grace: Annotated[
         float, typer.Option("--grace", help="Hours that a file must have lain unchanged.", min=0, callback=_finite)
     ] = DEFAULT_GRACE_HOURS,
+    content_older_than: Annotated[
+        int | None,
+        typer.Option(
+            "--content-older-than",
+            parser=duration_option,
+            metavar="DURATION",
+            help="Also remove the content of jobs that ended longer ago: 30d, 180d.",
+        ),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Tell what would be removed, and remove nothing.")] = False,
     json_output: JsonFlag = False,
 ) -> None:
     """Remove stored files that no job names: orphans of uploads that were never accepted, and half-written files.
 
-    The lock files of workers that have ended, and hold nothing any more, go too.
+    The lock files of workers that have ended, and hold nothing any more, go too. With --content-older-than, so do the
+    uploads, the texts read from them, and the prompts of jobs that ended longer ago, for good; clauses, accepted
+    outputs, behaviours and all digests stay, and 'rulegen status' says what was removed and when. What another job
+    still needs stays, too.
 
     Safe beside running work, as long as the grace period is longer than a submission takes; --grace 0 is for a time
     when nobody submits.
@@ -119,10 +132,20 @@ def gc(
     Examples:
       rulegen gc --dry-run
       rulegen gc --grace 72 --json
+      rulegen gc --content-older-than 180d --dry-run
     """
     grace_ms = int(grace * _HOUR_MS)
     with runtime() as opened:
-        removed = list(collect(opened, grace_ms=grace_ms, now_ms=time.time_ns() // 1_000_000, dry_run=dry_run))
+        removed = list(
+            collect(
+                opened,
+                grace_ms=grace_ms,
+                now_ms=time.time_ns() // 1_000_000,
+                dry_run=dry_run,
+                content_older_than_ms=content_older_than,
+                actor=actor(),
+            )
+        )
     report = collection_report(removed, grace_ms=grace_ms, dry_run=dry_run)
     if json_output:
         print_json(report)

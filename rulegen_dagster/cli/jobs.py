@@ -29,6 +29,7 @@ from rulegen_dagster.workflow.explain import status_report
 from rulegen_dagster.workflow.intake import submit_file
 from rulegen_dagster.workflow.outages import ride_out
 from rulegen_dagster.workflow.publish import publish_with_others
+from rulegen_dagster.workflow.quotas import dollars
 from rulegen_dagster.workflow.runtime import Runtime
 from rulegen_dagster.workflow.stopping import stopped_by_signals
 
@@ -248,6 +249,16 @@ def _show(report: dict[str, Any], json_output: bool) -> None:
     console.print(f"  provider calls: {report['calls_this_run']} now, {report['provider_calls']} in all{repaired}")
     if report["unused_calls_total"]:
         console.print(plain(f"  {unused_calls_line(report)}"))
+    if kept := (report["charges"] or {}).get("kept"):
+        console.print(
+            f"  still charged as estimated, for nobody knows what they used: {kept['calls']} calls,"
+            f" {kept['tokens']} tokens, {dollars(kept['cost_micros'])}"
+        )
+    if len(report["reported_models"]) > 1:
+        console.print(plain(f"  models that the provider reported: {', '.join(report['reported_models'])}", "yellow"))
+    for change in report["behaviour_changes"]:
+        why = f": {change['reason']}" if change["reason"] else ""
+        console.print(plain(f"  behaviour changed {instant(change['at'])} by {change['actor']}{why}", "yellow"))
     for stage, counts in report["stages"].items():
         if sum(counts.values()):
             shown = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
@@ -264,6 +275,9 @@ def _show(report: dict[str, Any], json_output: bool) -> None:
         console.print(f"  deadline: {instant(report['deadline_ms'])}")
     if report["state"] != "completed":
         console.print(plain(f"  {recovery_line(report['recovery'])}"))
+    if report["removed_content"]:
+        since = instant(min(report["removed_content"].values()))
+        console.print(f"  removed since {since}, by its retention: {', '.join(report['removed_content'])}")
     if report["published"]:
         console.print(plain(f"  published: {report['published']}"))
     elif report["state"] == "awaiting_confirmation":

@@ -6,6 +6,7 @@ import sys
 import typer
 
 from rulegen_dagster.cli import (
+    behaviours,
     bench,
     chaos,
     compare,
@@ -14,7 +15,11 @@ from rulegen_dagster.cli import (
     demo,
     inspect,
     jobs,
+    metrics,
     operate,
+    parse,
+    provider,
+    quota,
     resync,
     review,
 )
@@ -36,11 +41,14 @@ app.command("events")(inspect.events)
 app.command("review")(review.review)
 app.command("export")(review.export)
 app.command("diff")(compare.diff)
+app.command("parse")(parse.parse)
 app.command("confirm")(decisions.confirm)
 app.command("reject")(decisions.reject)
 app.command("waive")(decisions.waive)
 app.command("cancel")(decisions.cancel)
 app.command("redrive")(decisions.redrive)
+app.command("decide")(behaviours.decide)
+app.add_typer(behaviours.behaviours, name="behaviours")
 app.command("extend")(deadlines.extend)
 app.command("fork")(deadlines.fork)
 app.add_typer(demo.app, name="demo")
@@ -48,10 +56,13 @@ app.command("bench")(bench.bench)
 app.command("chaos")(chaos.chaos)
 app.command("doctor")(operate.doctor)
 app.command("gc")(inspect.gc)
+app.command("metrics")(metrics.metrics)
 app.command("resync")(resync.resync)
 app.command("migrate")(operate.migrate_ledger)
 app.command("dev")(operate.dev)
+app.add_typer(quota.app, name="quota")
 app.add_typer(operate.tenants, name="tenant")
+app.add_typer(provider.app, name="provider")
 
 
 def main() -> None:

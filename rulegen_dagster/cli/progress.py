@@ -81,6 +81,8 @@ class JobProgress:
 
     def waiting(self, reason: Reason) -> None:
         """Tell once why nothing moves."""
-        if reason.text != self._told:
-            self._told = reason.text
+        # A quota's wait is another one with each call; what is told once is whose quota it is.
+        told = f"{reason.code} of {reason.hold.scope}" if reason.hold is not None else reason.text
+        if told != self._told:
+            self._told = told
             self._console.print(plain(f"  waiting: {reason.text}", "yellow"))

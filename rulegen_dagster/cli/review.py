@@ -122,6 +122,9 @@ def _print_clause(console: Console, clause: dict[str, Any]) -> None:
             console.print(plain(f"    cap {rule['cap']}", "cyan"))
         for name, value in rule["params"].items():
             console.print(plain(f"    p.{name} = {value}"))
+        for quoted in rule["quotes_elsewhere"]:
+            told = f"    clause {quoted['clause_ordinal']} says {quoted['for']}: “{quoted['quote']}”"
+            console.print(plain(told, "yellow"))
         for entry in clause["context"]:
             if entry["ordinal"] in rule["depends_on"]:
                 console.print(plain(f"    given clause {entry['ordinal']} ({entry['relation']}): “{entry['text']}”"))
@@ -148,6 +151,10 @@ def _print_quality(console: Console, report: dict[str, Any]) -> None:
         for rule_id, quote in zip(finding["rule_ids"], finding["quotes"], strict=True):
             console.print(plain(f"  {rule_id}: “{quote}”"))
         console.print(plain(f"  for example {_facts(finding['witness'])} → {', '.join(finding['decided'])}"))
+    if report["proof"]:
+        proof = report["proof"]
+        counts = f"{proof['questions']} questions, {proof['open_questions']} open"
+        console.print(plain(f"decided for all facts by {proof['engine']}: {counts}"))
     for failure in report["failures"]:
         console.print(plain(f"✗ {failure['code']} at {failure['path']}: {failure['message']}", "red"))
     for lack in report["missing"]:

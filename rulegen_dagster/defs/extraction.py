@@ -19,7 +19,7 @@ from rulegen_dagster.resources.stage_outputs import stage_output, stored_upload
 )
 def specification(context: dg.AssetExecutionContext, runtime: RuntimeResource) -> StageOutput:
     """Show the stored upload."""
-    with runtime.open(context.run.run_id) as opened:
+    with runtime.open(context.run.run_id, context.run.tags) as opened:
         return stored_upload(context, opened)
 
 
@@ -33,7 +33,7 @@ def specification(context: dg.AssetExecutionContext, runtime: RuntimeResource) -
 )
 def parsed_spec(context: dg.AssetExecutionContext, runtime: RuntimeResource) -> StageOutput:
     """Parse the upload."""
-    with runtime.open(context.run.run_id) as opened:
+    with runtime.open(context.run.run_id, context.run.tags) as opened:
         return stage_output(context, opened, Stage.PARSE)
 
 
@@ -47,5 +47,5 @@ def parsed_spec(context: dg.AssetExecutionContext, runtime: RuntimeResource) -> 
 )
 def clause_context(context: dg.AssetExecutionContext, runtime: RuntimeResource) -> StageOutput:
     """Retrieve the context of each clause, and tell Dagster the rule keys."""
-    with runtime.open(context.run.run_id) as opened:
+    with runtime.open(context.run.run_id, context.run.tags) as opened:
         return stage_output(context, opened, Stage.RETRIEVE)

@@ -23,7 +23,7 @@ from rulegen_dagster.resources.stage_outputs import published_ruleset, stage_out
 )
 def validation_report(context: dg.AssetExecutionContext, runtime: RuntimeResource) -> StageOutput:
     """Validate a job's rules and tests."""
-    with runtime.open(context.run.run_id) as opened:
+    with runtime.open(context.run.run_id, context.run.tags) as opened:
         return stage_output(context, opened, Stage.VALIDATE)
 
 
@@ -32,7 +32,7 @@ def validation_checks(
     context: dg.AssetCheckExecutionContext, runtime: RuntimeResource
 ) -> Iterator[dg.AssetCheckResult]:
     """Show what the accepted report of a job says."""
-    with runtime.open(context.run.run_id) as opened:
+    with runtime.open(context.run.run_id, context.run.tags) as opened:
         yield from check_results(context, opened)
 
 
@@ -46,5 +46,5 @@ def validation_checks(
 )
 def ruleset(context: dg.AssetExecutionContext, runtime: RuntimeResource) -> StageOutput:
     """Publish a job's confirmed ruleset."""
-    with runtime.open(context.run.run_id) as opened:
+    with runtime.open(context.run.run_id, context.run.tags) as opened:
         return published_ruleset(context, opened)

@@ -66,10 +66,46 @@ class ParsedSpec:
         return tuple(clause for clause in self.clauses if clause.role is ClauseRole.NORMATIVE)
 
 
+class ContextRelation(StrEnum):
+    """How a clause that is given as context stands to the one that needs it; a closed set."""
+
+    #: It defines a term that the clause uses.
+    DEFINES = "defines"
+    #: The clause names it by its number.
+    REFERENCED = "referenced"
+    #: The sentence of the same paragraph at which the clause points back ("this limit", "sie").
+    ANTECEDENT = "antecedent"
+    #: A sentence of the same paragraph that speaks of the same thing.
+    SAME_PARAGRAPH = "same_paragraph"
+    #: A clause near by, under the same heading, that speaks of the same thing.
+    SAME_SECTION = "same_section"
+    #: A definition with which it shares rare words; it helps to read, and proves nothing.
+    SHARES_TERMS = "shares_terms"
+
+    @property
+    def may_give_exceptions(self) -> bool:
+        """Whether the words of the other clause may be quoted for an exception or a condition of a rule."""
+        return self is not ContextRelation.SHARES_TERMS
+
+    @property
+    def may_give_numbers(self) -> bool:
+        """Whether a parameter may be taken from the other clause: only where this one points at it."""
+        return self in (ContextRelation.DEFINES, ContextRelation.REFERENCED, ContextRelation.ANTECEDENT)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ContextEntry:
-    """A clause that another one needs to be understood: a definition it uses, or a clause it refers to."""
+    """A clause that another one needs to be understood, and why."""
 
-    ordinal: int
-    relation: str
-    text: str
+    relation: ContextRelation
+    clause: Clause
+
+    @property
+    def ordinal(self) -> int:
+        """The number of the clause, by which a draft may name it."""
+        return self.clause.ordinal
+
+    @property
+    def text(self) -> str:
+        """The words of the clause."""
+        return self.clause.text

@@ -32,6 +32,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from rulegen_dagster.domain.failure_kinds import FailureKind, kind_of
+from rulegen_dagster.domain.quota import Remaining
 
 
 class RulegenError(Exception):
@@ -235,9 +236,27 @@ class LedgerError(RulegenError):
 
 
 class ProviderError(RulegenError):
-    """Base of what one provider call can end in; never raised itself."""
+    """Base of what one provider call can end in; never raised itself.
+
+    `retry_after_ms`, `request_id` and `remaining` are the provider's own words, where it answered at all.
+    """
 
     code = "provider_error"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str | None = None,
+        retry_after_ms: int | None = None,
+        request_id: str | None = None,
+        remaining: Remaining | None = None,
+    ) -> None:
+        """Keep what the provider said of itself."""
+        super().__init__(message, code=code)
+        self.retry_after_ms = retry_after_ms
+        self.request_id = request_id
+        self.remaining = remaining
 
 
 class ProviderRetryableError(ProviderError):
@@ -250,11 +269,6 @@ class ProviderRateLimitedError(ProviderError):
     """Raised when the provider asks to wait; `retry_after_ms` is its own word, or None."""
 
     code = "provider_rate_limited"
-
-    def __init__(self, message: str, *, retry_after_ms: int | None = None) -> None:
-        """Keep the wait that the provider asked for."""
-        super().__init__(message)
-        self.retry_after_ms = retry_after_ms
 
 
 class ProviderAmbiguousError(ProviderError):

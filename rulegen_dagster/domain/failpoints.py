@@ -63,6 +63,8 @@ class Failpoint(StrEnum):
     RECEIPT_BEFORE_COMMIT = "receipt.before_commit"
     RECEIPT_AFTER_COMMIT = "receipt.after_commit"
     EVENT_WRITTEN = "event.written"
+    MIRROR_HOLD_BEFORE_COMMIT = "mirror_hold.before_commit"
+    MIRROR_HOLD_AFTER_COMMIT = "mirror_hold.after_commit"
     MIRROR_BEFORE_COMMIT = "mirror.before_commit"
     MIRROR_AFTER_COMMIT = "mirror.after_commit"
     EXTENSION_BEFORE_COMMIT = "extension.before_commit"
@@ -73,6 +75,12 @@ class Failpoint(StrEnum):
     FORK_AFTER_COMMIT = "fork.after_commit"
     WAIVER_BEFORE_COMMIT = "waiver.before_commit"
     WAIVER_AFTER_COMMIT = "waiver.after_commit"
+    DECISION_NEEDED_BEFORE_COMMIT = "decision_needed.before_commit"
+    DECISION_NEEDED_AFTER_COMMIT = "decision_needed.after_commit"
+    DECISION_BEFORE_COMMIT = "decision.before_commit"
+    DECISION_AFTER_COMMIT = "decision.after_commit"
+    RESUMPTION_BEFORE_COMMIT = "resumption.before_commit"
+    RESUMPTION_AFTER_COMMIT = "resumption.after_commit"
 
 
 class Commit(NamedTuple):
@@ -99,11 +107,15 @@ REDRIVE = Commit(Failpoint.REDRIVE_BEFORE_COMMIT, Failpoint.REDRIVE_AFTER_COMMIT
 ACTION_CLAIM = Commit(Failpoint.ACTION_CLAIM_BEFORE_COMMIT, Failpoint.ACTION_CLAIM_AFTER_COMMIT)
 ACTION_RELEASE = Commit(Failpoint.ACTION_RELEASE_BEFORE_COMMIT, Failpoint.ACTION_RELEASE_AFTER_COMMIT)
 RECEIPT = Commit(Failpoint.RECEIPT_BEFORE_COMMIT, Failpoint.RECEIPT_AFTER_COMMIT)
+MIRROR_HOLD = Commit(Failpoint.MIRROR_HOLD_BEFORE_COMMIT, Failpoint.MIRROR_HOLD_AFTER_COMMIT)
 MIRROR = Commit(Failpoint.MIRROR_BEFORE_COMMIT, Failpoint.MIRROR_AFTER_COMMIT)
 EXTENSION = Commit(Failpoint.EXTENSION_BEFORE_COMMIT, Failpoint.EXTENSION_AFTER_COMMIT)
 EXPIRY = Commit(Failpoint.EXPIRY_BEFORE_COMMIT, Failpoint.EXPIRY_AFTER_COMMIT)
 FORK = Commit(Failpoint.FORK_BEFORE_COMMIT, Failpoint.FORK_AFTER_COMMIT)
 WAIVER = Commit(Failpoint.WAIVER_BEFORE_COMMIT, Failpoint.WAIVER_AFTER_COMMIT)
+DECISION_NEEDED = Commit(Failpoint.DECISION_NEEDED_BEFORE_COMMIT, Failpoint.DECISION_NEEDED_AFTER_COMMIT)
+DECISION = Commit(Failpoint.DECISION_BEFORE_COMMIT, Failpoint.DECISION_AFTER_COMMIT)
+RESUMPTION = Commit(Failpoint.RESUMPTION_BEFORE_COMMIT, Failpoint.RESUMPTION_AFTER_COMMIT)
 
 
 class Effect(StrEnum):

@@ -31,7 +31,7 @@ _CODES: Final = {
         "invalid_json invalid_schema draft_too_large draft_unreadable nul_character too_long empty syntax too_deep"
         " too_large unexpected_character number_format chained_comparison index_not_allowed list_not_allowed"
         " function_not_allowed reserved_word unused_parameter undeclared_parameter cel_compile duplicate_name"
-        " cap_expectation"
+        " cap_expectation answer_unreadable answer_truncated"
     ),
     FailureKind.VOCABULARY: (
         "unknown_fact unknown_subject unknown_enum_value wrong_type wrong_fact_type bare_number_against_money"
@@ -39,12 +39,13 @@ _CODES: Final = {
     ),
     FailureKind.GROUNDING: (
         "quote_not_verbatim quote_not_sentence_aligned number_not_in_quote currency_not_in_quote date_not_in_quote"
-        " approver_not_in_quote"
+        " approver_not_in_quote clause_not_in_context number_of_another_clause"
     ),
-    FailureKind.PERMISSION: "foreign_clause foreign_tenant quote_reads_like_an_instruction",
+    FailureKind.PERMISSION: "foreign_clause foreign_tenant quote_reads_like_an_instruction answer_refused",
     FailureKind.DOMAIN: (
-        "active_text effective_range should_denies too_many_rules allows_everything duplicate_rule duplicate_rule_id"
-        " mixed_currencies unknown_currency literal_range divisor_not_positive overflow_possible overflow"
+        "active_text effective_range should_denies too_many_rules allows_everything exceptions_leave_nothing"
+        " duplicate_rule duplicate_rule_id mixed_currencies unknown_currency literal_range divisor_not_positive"
+        " overflow_possible overflow"
         " division_by_zero cap_out_of_range fact_out_of_range evaluator_difference cel_evaluation selfcheck_failed"
         " no_rules conflicts coverage abstentions"
     ),

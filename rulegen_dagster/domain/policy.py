@@ -1,8 +1,8 @@
 """Validation policy: what a job has to show before a person can confirm it."""
 
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 ANY_REASON: Final = "*"
 """In a list of accepted abstentions: whatever the reason."""
@@ -13,10 +13,11 @@ Percent = Annotated[int, Field(strict=True, ge=0, le=100)]
 class ValidationPolicy(BaseModel):
     """Thresholds, versioned; a job freezes one with its behaviour.
 
-    `accepted_abstentions` are the reasons for "no rule" that need no waiver; `ANY_REASON` accepts all.
+    `accepted_abstentions` are the reasons for "no rule" that need no waiver; `ANY_REASON` accepts all. With `proofs` a
+    theorem prover decides what the rules say against each other; it is an optional part of the installation.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,31}$")]
     version: Annotated[int, Field(strict=True, ge=1)]
@@ -26,6 +27,15 @@ class ValidationPolicy(BaseModel):
     minimum_coverage_percent: Percent
     accepted_abstentions: Annotated[tuple[str, ...], Field(max_length=64)]
     maximum_abstention_percent: Percent
+    proofs: bool = False
+
+    @model_serializer(mode="wrap")
+    def _without_defaults(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what is not asked for: a policy of an earlier release keeps its digest."""
+        content: dict[str, Any] = serialize(self)
+        if not self.proofs:
+            del content["proofs"]
+        return content
 
     @property
     def label(self) -> str:

@@ -90,10 +90,12 @@ CONFIRMATION: Final = Recovery(
 
 DECISION: Final = Recovery(
     question="Can the job go on as another release would have it?",
-    possible=False,
+    possible=None,
     answer=(
-        "A job's behaviour never changes silently. It goes on where a release that honours it runs; else submit the"
-        " specification under a new key."
+        "A job's behaviour never changes silently: its prompts, vocabulary and policy are kept with it, and a person"
+        " decides about the rest. 'rulegen decide JOB retain' keeps it for a release that honours it, 'migrate' takes"
+        " on this release's behaviour and validates anew ('rulegen behaviours diff JOB current' shows what that"
+        " changes), 'stop' ends it."
     ),
 )
 """The recovery decision while the running release cannot honour what the job froze."""

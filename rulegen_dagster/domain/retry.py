@@ -45,6 +45,7 @@ def decide_retry(
     jitter: float,
     retry_after_ms: int | None = None,
     refused_for_good: bool = False,
+    account_refused: bool = False,
 ) -> RetryDecision:
     """Decide between waiting and failed.
 
@@ -52,9 +53,10 @@ def decide_retry(
     `MAX_WAIT_MS`; a rate limit does not consume the budget. An attempt that its own worker gave up, because it was told
     to stop or had no time left for the call, is no fault of the item: it may be claimed again at once, and consumes
     nothing. A draft that is `refused_for_good` (what is wrong must not be mended by asking again, or was asked to be
-    mended already) ends the item, however many attempts it has left.
+    mended already) ends the item, however many attempts it has left. Where the provider refuses the account
+    (`account_refused`), no item is to blame: it waits with all others of the account, until that is mended.
     """
-    if outcome is AttemptOutcome.CANCELLED:
+    if outcome is AttemptOutcome.CANCELLED or account_refused:
         return RetryDecision(state=WorkState.WAITING, delay_ms=0, consumes_budget=False)
     consumes = outcome is not AttemptOutcome.RATE_LIMITED
     limit = attempt_limit if consumes else attempt_limit + 1

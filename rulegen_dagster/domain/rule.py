@@ -14,8 +14,11 @@ from pydantic_core import PydanticCustomError
 from rulegen_dagster.domain.money import MAX_MINOR
 from rulegen_dagster.domain.vocabulary import FactName, FactValue
 
-OUTPUT_SCHEMA_VERSION = "rules-and-tests-v2"
+OUTPUT_SCHEMA_VERSION = "rules-and-tests-v3"
 """Version of the draft and output shapes in this module; part of each job's behaviour."""
+
+READABLE_OUTPUT_SCHEMAS = frozenset({OUTPUT_SCHEMA_VERSION, "rules-and-tests-v2"})
+"""Versions whose accepted outputs the models of this module read as they are: a job may be migrated from them."""
 
 MAX_RULES = 8
 """Most rules of one clause."""
@@ -25,6 +28,8 @@ Condition = Annotated[str, Field(min_length=1, max_length=2000)]
 Quote = Annotated[str, Field(min_length=1, max_length=4000)]
 ItemEcho = Annotated[str, Field(max_length=80)]
 TenantEcho = Annotated[str, Field(max_length=80)]
+QuotedFrom = Annotated[int, Field(strict=True, ge=0)] | None
+"""The ordinal of the context clause that holds a quote, where it is not the clause itself."""
 
 
 class Decision(StrEnum):
@@ -59,25 +64,33 @@ class TestKind(StrEnum):
 
 
 class _Frozen(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class MoneyParam(_Frozen):
-    """A named amount of the clause, in minor units; `quote` is the words that state it."""
+    """A named amount of the clause, in minor units; `quote` is the words that state it.
+
+    Where they stand in a clause of the context, `clause_ordinal` names it, and they are its whole sentences.
+    """
 
     type: Literal["money"]
     currency: Currency
     minor: Annotated[int, Field(strict=True, ge=0, le=MAX_MINOR)]
     quote: Quote
+    clause_ordinal: QuotedFrom = None
 
 
 class IntParam(_Frozen):
-    """A named whole number of the clause (days, persons, percent)."""
+    """A named whole number of the clause (days, persons, percent).
+
+    In a unit that is known it may stand in the quote in another one: 120 minutes as "two hours".
+    """
 
     type: Literal["int"]
     value: Annotated[int, Field(strict=True, ge=-(10**12), le=10**12)]
     unit: str | None = None
     quote: Quote
+    clause_ordinal: QuotedFrom = None
 
 
 class RateParam(_Frozen):
@@ -91,6 +104,7 @@ class RateParam(_Frozen):
     micros: Annotated[int, Field(strict=True, ge=0, le=10**12)]
     per: Annotated[str, Field(pattern=r"^[a-z][a-z_]{0,31}$")]
     quote: Quote
+    clause_ordinal: QuotedFrom = None
 
 
 Param = Annotated[MoneyParam | IntParam | RateParam, Field(discriminator="type")]
@@ -98,10 +112,14 @@ ParamName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
 
 
 class ExceptionDraft(_Frozen):
-    """A case in which the rule does not hold, with the words that say so."""
+    """A case in which the rule does not hold, with the words that say so.
+
+    Where they stand in a clause of the context, `clause_ordinal` names it, and they are its whole sentences.
+    """
 
     condition: Condition
     quote: Quote
+    clause_ordinal: QuotedFrom = None
 
 
 class RuleDraft(_Frozen):
@@ -233,6 +251,13 @@ class Rule(_Frozen):
     effective_from: date | None = None
     effective_to: date | None = None
     depends_on: tuple[int, ...] = ()
+
+    @property
+    def cited(self) -> frozenset[int]:
+        """The ordinals of the other clauses whose words the rule quotes; each is among those it depends on."""
+        exceptions = {item.source.clause_ordinal for item in self.unless}
+        params = {param.clause_ordinal for param in self.params.values() if param.clause_ordinal is not None}
+        return frozenset((exceptions | params) - {self.source.clause_ordinal})
 
 
 class RuleOutput(_Frozen):

@@ -173,9 +173,12 @@ JOB_STATE_DOCS: Mapping[str, StateDoc] = MappingProxyType(
             crash="Calls in flight, which nobody waits for; what they report later is recorded as stale.",
         ),
         JobState.NEEDS_DECISION: StateDoc(
-            entered="The running release cannot honour the frozen behaviour.",
-            left="By a person: back to where the job stood, or to its end.",
-            crash=_NOTHING,
+            entered="By a release that finds, before it claims anything, that it cannot honour the frozen behaviour; or"
+            " where the provider reports another model than before, and the job stops for that. The reason is kept.",
+            left="By a person: retained or migrated, back to where the job stood, or stopped, to its end. A job that"
+            " was retained for a release that is not here goes back by itself once one runs that honours it. At the"
+            " deadline, as expired.",
+            crash="Nothing to mend: nothing is claimed meanwhile, and what was in flight before is accepted as ever.",
         ),
     }
 )

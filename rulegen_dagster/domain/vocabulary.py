@@ -12,7 +12,7 @@ FactValue = StrictBool | StrictInt | StrictStr
 
 
 class _Frozen(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class BoolFact(_Frozen):

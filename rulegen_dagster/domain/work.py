@@ -1,9 +1,11 @@
 """Work: a claim on an item, the offer of an output, and what became of it."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from rulegen_dagster.domain.clause import ParsedSpec
+from rulegen_dagster.domain.quota import Remaining
 from rulegen_dagster.domain.refusal import Refusal
 from rulegen_dagster.domain.states import AttemptOutcome, Stage
 
@@ -65,13 +67,19 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
-    """What one provider call said of itself; None where it said nothing."""
+    """What one provider call said of itself; None where it said nothing.
+
+    `remaining` is what it said is left of the provider's limits; it lowers the scope's quota and is not kept. `report`
+    is what else it said: names and numbers, no content.
+    """
 
     model_id: str | None = None
     request_id: str | None = None
     tokens_in: int | None = None
     tokens_out: int | None = None
     cost_micros: int | None = None
+    remaining: Remaining | None = None
+    report: Mapping[str, str | int | float | bool | None] = field(default_factory=dict)
 
 
 NO_USAGE = Usage()
@@ -100,7 +108,8 @@ class Offer:
 class FailedAttempt:
     """An attempt that ended without an output; the message holds no content.
 
-    `refusals` say why a draft was refused, and `may_repair` whether one more call may mend that.
+    `refusals` say why a draft was refused, and `may_repair` whether one more call may mend that. `account_refused`
+    tells that the provider refuses the account, whatever is asked of it.
     """
 
     claim: Claim
@@ -113,6 +122,7 @@ class FailedAttempt:
     retry_after_ms: int | None = None
     refusals: tuple[Refusal, ...] = ()
     may_repair: bool = False
+    account_refused: bool = False
 
 
 class Landing(StrEnum):

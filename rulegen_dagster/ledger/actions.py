@@ -118,8 +118,11 @@ class Actions:
                     action_set,
                     sa.and_(action_set.c.job_id == action.c.job_id, action_set.c.digest == action.c.action_set_digest),
                 )
+                .join(job, job.c.job_id == action.c.job_id)
                 .where(
                     action.c.job_id == job_id,
+                    # Not while the job needs a decision.
+                    job.c.state == JobState.EXECUTING.value,
                     sa.or_(
                         action.c.state.in_([ActionState.CONFIRMED.value, ActionState.UNKNOWN.value]),
                         sa.and_(action.c.state == ActionState.EXECUTING.value, action.c.lease_until <= now),
@@ -181,21 +184,9 @@ class Actions:
             self._log_action(connection, done, ActionState.EXECUTING, ActionState.DONE, cause="published", actor=actor)
             if done.kind == Stage.PUBLISH:
                 add_published(connection, now, claim.job_id, claim.run_id)
-            left = sa.select(action.c.action_key).where(
-                action.c.job_id == claim.job_id,
-                action.c.action_set_digest == claim.action_set_digest,
-                action.c.state != ActionState.DONE.value,
-            )
-            if connection.execute(left.limit(1)).first() is None:
-                self._move_job(
-                    connection,
-                    claim.job_id,
-                    JobState(row.state),
-                    JobState.COMPLETED,
-                    cause="published",
-                    actor=actor,
-                    end_reason="published",
-                )
+            # A job that needs a decision by now is completed when it goes back.
+            if JobState(row.state) is JobState.EXECUTING:
+                complete_published(connection, now, claim.job_id, actor=actor)
             return True
 
     @again_after_conflicts
@@ -295,3 +286,19 @@ class Actions:
         of_set = sa.select(action).where(action.c.job_id == job_id, action.c.action_set_digest == digest)
         for row in connection.execute(of_set).all():
             self._log_action(connection, row, ActionState.PROPOSED, after, cause=after.value, actor=actor)
+
+
+def complete_published(connection: Connection, now: sa.ColumnElement[int], job_id: int, *, actor: str) -> None:
+    """Complete a job that is being published once every action of its action set is done."""
+    of_set = sa.and_(action.c.job_id == job.c.job_id, action.c.action_set_digest == job.c.action_set_digest)
+    moved = connection.execute(
+        sa.update(job)
+        .where(
+            job.c.job_id == job_id,
+            job.c.state == JobState.EXECUTING.value,
+            ~sa.exists().where(of_set, action.c.state != ActionState.DONE.value),
+        )
+        .values(state=JobState.COMPLETED, end_reason="published", updated_at=now)
+    )
+    if moved.rowcount == 1:
+        log_job(connection, now, job_id, JobState.EXECUTING, JobState.COMPLETED, cause="published", actor=actor)

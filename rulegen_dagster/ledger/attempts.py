@@ -9,12 +9,16 @@ from rulegen_dagster.domain.refusal import Refusal, refusals_from_json
 from rulegen_dagster.domain.states import AttemptOutcome, Stage
 from rulegen_dagster.domain.work import AttemptKind, WorkKey
 from rulegen_dagster.ledger.database import Database
+from rulegen_dagster.ledger.reports import Report, report_from_json
 from rulegen_dagster.ledger.schema import attempt
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptRecord:
-    """One attempt at an item; `refusals` say why its draft was refused, where it was."""
+    """One attempt at an item; `refusals` say why its draft was refused, where it was.
+
+    `report` is what else its provider said of itself; empty where it said nothing.
+    """
 
     key: WorkKey
     attempt: int
@@ -34,6 +38,7 @@ class AttemptRecord:
     ended_at: int | None
     error_code: str | None
     refusals: tuple[Refusal, ...]
+    report: Report
     inherited_from: int | None
 
 
@@ -58,6 +63,7 @@ def attempt_record(row: sa.Row[Any]) -> AttemptRecord:
         ended_at=row.ended_at,
         error_code=row.error_code,
         refusals=refusals_from_json(row.refusal),
+        report=report_from_json(row.report),
         inherited_from=row.inherited_from,
     )
 

@@ -6,7 +6,7 @@ last case is how a crash is found: the lost attempt is booked as crashed, and co
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -24,11 +24,15 @@ from rulegen_dagster.ledger.batch import batch, rows_of
 from rulegen_dagster.ledger.database import Database
 from rulegen_dagster.ledger.guarded import Columns, GuardedWrites
 from rulegen_dagster.ledger.limits import ClaimLimits
-from rulegen_dagster.ledger.picks import Picks
+from rulegen_dagster.ledger.picks import Found, Picks
+from rulegen_dagster.ledger.reservations import QuotaTurn
 from rulegen_dagster.ledger.schema import OPEN_WORK_STATES, attempt, job, transition, work_item
 
 PROVIDER_STAGES = frozenset({Stage.GENERATE_RULES, Stage.GENERATE_TESTS})
 """Stages whose attempts call a provider; a lost attempt of theirs counts as a call."""
+
+
+_FIRST, _RETRY, _REPAIR = (kind.value for kind in (AttemptKind.FIRST, AttemptKind.RETRY, AttemptKind.REPAIR))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +42,13 @@ class Scope:
     stages: tuple[Stage, ...]
     job_ids: tuple[int, ...] | None = None
     items: tuple[WorkKey, ...] | None = None
+
+    @property
+    def jobs(self) -> frozenset[int] | None:
+        """The jobs whose items may be claimed; None where it may be any."""
+        if self.items is not None:
+            return frozenset(key.job_id for key in self.items)
+        return None if self.job_ids is None else frozenset(self.job_ids)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,22 +74,10 @@ class Claims:
         """
         dialect, now = database.dialect, database.now
         self._margin_ms = deadlines.margin_ms
-        self._picks = Picks(dialect, now, sa.and_(can_be_claimed(now), is_in_time(now, deadlines)), limits)
+        self._picks = Picks(database, sa.and_(can_be_claimed(now), is_in_time(now, deadlines)), limits)
         self._take = GuardedWrites(
             database,
-            {
-                "job_id": sa.BigInteger,
-                "stage": sa.Text,
-                "item_key": sa.Text,
-                "stage_version": sa.Integer,
-                "state": sa.Text,
-                "attempt": sa.Integer,
-                "kind": sa.Text,
-                "token": sa.Text,
-                "operation_key": sa.Text,
-                "lease_until": sa.BigInteger,
-                "cause": sa.Text,
-            },
+            _Taken,
             lambda row: _take(now, row),
             lambda row, taken: _open_attempt(now, row, taken),
             lambda row, taken: _log_claim(now, row, taken),
@@ -144,13 +143,22 @@ class Claims:
         )
 
     def take(
-        self, connection: Connection, scope: Scope, *, tokens: Sequence[str], claimant: Claimant
+        self,
+        connection: Connection,
+        scope: Scope,
+        *,
+        tokens: Sequence[str],
+        claimant: Claimant,
+        quotas: QuotaTurn,
     ) -> tuple[Claim, ...]:
         """Claim at most `len(tokens)` items: tenants by weight, their jobs alike, within a job in document order.
 
         An item whose lease passed with its attempts used up becomes `failed` instead, with a transition that says so.
+        One that would call a provider is claimed only where `quotas` has room for the call.
         """
         claims: list[Claim] = []
+        if quotas.is_on and not PROVIDER_STAGES.isdisjoint(scope.stages):
+            quotas.begin(scope.jobs)
         for stage in scope.stages:
             passed_over = set[int]()
             while len(claims) < len(tokens):
@@ -165,8 +173,15 @@ class Claims:
                 picked = self._without_locked(connection, found.rows, passed_over)
                 spent = [row for row in picked if _is_spent(row)]
                 fresh = [row for row in picked if not _is_spent(row)]
-                self._take_over(connection, [row for row in picked if row.token], spent)
-                claims += self._claim_rows(connection, fresh, tokens[len(claims) :], claimant)
+                free = tokens[len(claims) :]
+                if stage in PROVIDER_STAGES and quotas.has_begun:
+                    # What no quota has room for is left as it is; whoever lost it holds nothing of the quota any more.
+                    fresh = _admitted(fresh, stage, free, quotas, passed_over)
+                self._take_over(connection, [row for row in (*fresh, *spent) if row.token], spent)
+                made = self._claim_rows(connection, stage, fresh, free, claimant)
+                claims += made
+                if len(made) < len(fresh):
+                    quotas.withdraw(set(free[: len(fresh)]).difference(claim.token for claim in made))
                 if not spent and not found.more:
                     break
         return tuple(claims)
@@ -180,9 +195,7 @@ class Claims:
         held = rows_of({"token": claim.token, "lease_ms": lease_ms} for claim in claims)
         return frozenset(connection.execute(self._extend, {"held": held}).scalars())
 
-    def _without_locked(
-        self, connection: Connection, rows: Sequence[sa.Row[Any]], passed_over: set[int]
-    ) -> Sequence[sa.Row[Any]]:
+    def _without_locked(self, connection: Connection, rows: Sequence[Found], passed_over: set[int]) -> Sequence[Found]:
         """Leave out lost items whose worker reports at this moment, and pass over their jobs in this transaction.
 
         A claim waits for nobody (see `ClaimLimits`).
@@ -194,7 +207,7 @@ class Claims:
         passed_over.update(row.job_id for row in rows if row.token and row.token not in free)
         return [row for row in rows if not row.token or row.token in free]
 
-    def _take_over(self, connection: Connection, lost: Sequence[sa.Row[Any]], spent: Sequence[sa.Row[Any]]) -> None:
+    def _take_over(self, connection: Connection, lost: Sequence[Found], spent: Sequence[Found]) -> None:
         if lost:
             connection.execute(self._book_crashes, {"lost": rows_of({"token": row.token} for row in lost)})
         if spent:
@@ -206,40 +219,40 @@ class Claims:
             connection.execute(self._log_exhausted, {"spent": rows})
 
     def _claim_rows(
-        self, connection: Connection, rows: Sequence[sa.Row[Any]], tokens: Sequence[str], claimant: Claimant
+        self,
+        connection: Connection,
+        stage: Stage,
+        rows: Sequence[Found],
+        tokens: Sequence[str],
+        claimant: Claimant,
     ) -> list[Claim]:
         if not rows:
             return []
-        offered = [(row, _claim_row(row, token, claimant)) for row, token in zip(rows, tokens, strict=False)]
-        taken = self._take.run(
+        offered = [_taken(row, token, claimant) for row, token in zip(rows, tokens, strict=False)]
+        verdicts = self._take.run(
             connection,
-            [claimed for _, claimed in offered],
+            offered,
             worker=claimant.worker,
             run_id=claimant.run_id,
-            provider_called=rows[0].stage in PROVIDER_STAGES,
+            provider_called=stage in PROVIDER_STAGES,
         )
         return [
             Claim(
-                key=WorkKey(
-                    job_id=row.job_id,
-                    stage=Stage(row.stage),
-                    item_key=row.item_key,
-                    stage_version=row.stage_version,
-                ),
+                key=WorkKey(job_id=row.job_id, stage=stage, item_key=row.item_key, stage_version=row.stage_version),
                 job=f"{row.tenant}/{row.submission_key}",
                 partition_key=row.partition_key,
                 clause_ordinal=row.clause_ordinal,
-                token=claimed["token"],
-                attempt=claimed["attempt"],
+                token=taken.token,
+                attempt=taken.attempt,
                 attempt_limit=row.attempt_limit,
-                operation_key=claimed["operation_key"],
-                lease_until=claimed["lease_until"],
+                operation_key=taken.operation_key,
+                lease_until=taken.lease_until,
                 remaining_ms=self._remaining(row.deadline_at, row.now),
                 claimed_s=claimant.monotonic_s,
-                repair=refusals_from_json(row.repair),
+                repair=refusals_from_json(row.repair) if row.repair else (),
             )
-            for (row, claimed), is_taken in zip(offered, taken, strict=True)
-            if is_taken
+            for row, taken, has_landed in zip(rows, offered, verdicts, strict=False)
+            if has_landed
         ]
 
     def _remaining(self, deadline_at: int | None, now: int) -> int | None:
@@ -279,24 +292,53 @@ def _same_item(table: sa.FromClause, other: sa.FromClause) -> sa.ColumnElement[b
     return sa.and_(*(table.c[name] == other.c[name] for name in ("job_id", "stage", "item_key", "stage_version")))
 
 
-def _is_spent(row: sa.Row[Any]) -> bool:
-    return bool(row.state == WorkState.RUNNING and row.attempts >= row.attempt_limit)
+def _admitted(
+    rows: Sequence[Found], stage: Stage, tokens: Sequence[str], quotas: QuotaTurn, passed_over: set[int]
+) -> list[Found]:
+    """Return the rows that quotas have room for, each with the token of its place; pass over the jobs of the others."""
+    admitted: list[Found] = []
+    for row in quotas.order(rows):
+        if quotas.admits(row.job_id, stage, tokens[len(admitted)]):
+            admitted.append(row)
+        else:
+            passed_over.add(row.job_id)
+    return admitted
 
 
-def _claim_row(row: sa.Row[Any], token: str, claimant: Claimant) -> dict[str, Any]:
-    return {
-        "job_id": row.job_id,
-        "stage": row.stage,
-        "item_key": row.item_key,
-        "stage_version": row.stage_version,
-        "state": row.state,
-        "attempt": row.attempts + 1,
-        "kind": (AttemptKind.REPAIR if row.repair else AttemptKind.RETRY if row.attempts else AttemptKind.FIRST).value,
-        "token": token,
-        "operation_key": f"{row.tenant}/{row.submission_key}/{row.stage}/{row.item_key}/v{row.stage_version}",
-        "lease_until": row.now + claimant.lease_ms,
-        "cause": "lease_expired" if row.state == WorkState.RUNNING else "claimed",
-    }
+def _is_spent(row: Found) -> bool:
+    return row.state == WorkState.RUNNING and row.attempts >= row.attempt_limit
+
+
+class _Taken(NamedTuple):
+    """What a claim writes of one item, its attempt and its transition; `state` is the one before."""
+
+    job_id: int
+    stage: str
+    item_key: str
+    stage_version: int
+    state: str
+    attempt: int
+    kind: str
+    token: str
+    operation_key: str
+    lease_until: int
+    cause: str
+
+
+def _taken(row: Found, token: str, claimant: Claimant) -> _Taken:
+    return _Taken(
+        row.job_id,
+        row.stage,
+        row.item_key,
+        row.stage_version,
+        row.state,
+        row.attempts + 1,
+        _REPAIR if row.repair else _RETRY if row.attempts else _FIRST,
+        token,
+        f"{row.tenant}/{row.submission_key}/{row.stage}/{row.item_key}/v{row.stage_version}",
+        row.now + claimant.lease_ms,
+        "lease_expired" if row.state == WorkState.RUNNING else "claimed",
+    )
 
 
 def _take(now: sa.ColumnElement[int], row: Columns) -> sa.Update:

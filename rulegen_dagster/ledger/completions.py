@@ -5,9 +5,9 @@ on the ledger's clock, and the job has not ended. A row that does not meet all f
 is recorded as stale with what it cost.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -23,15 +23,60 @@ from rulegen_dagster.ledger.guarded import Columns, GuardedWrites
 from rulegen_dagster.ledger.outbox import into_outbox
 from rulegen_dagster.ledger.schema import attempt, transition, work_item
 
-_USAGE = {
-    "provider": sa.Text,
-    "provider_called": sa.Boolean,
-    "model_id": sa.Text,
-    "provider_request_id": sa.Text,
-    "tokens_in": sa.Integer,
-    "tokens_out": sa.Integer,
-    "cost_micros": sa.BigInteger,
-}
+_USAGE = (
+    "provider",
+    "provider_called",
+    "model_id",
+    "provider_request_id",
+    "tokens_in",
+    "tokens_out",
+    "cost_micros",
+)
+"""What an attempt's row tells of its call."""
+
+
+class _Offered(NamedTuple):
+    """What a completion writes of one item, its attempt, its outbox row and its transition."""
+
+    job_id: int
+    stage: str
+    item_key: str
+    stage_version: int
+    token: str
+    provider: str | None
+    provider_called: bool
+    model_id: str | None
+    provider_request_id: str | None
+    tokens_in: int | None
+    tokens_out: int | None
+    cost_micros: int | None
+    output: str
+    output_digest: str
+
+
+class _Failed(NamedTuple):
+    """What a failure writes of one item, its attempt and its transition."""
+
+    job_id: int
+    stage: str
+    item_key: str
+    stage_version: int
+    token: str
+    provider: str | None
+    provider_called: bool
+    model_id: str | None
+    provider_request_id: str | None
+    tokens_in: int | None
+    tokens_out: int | None
+    cost_micros: int | None
+    to_state: str
+    delay_ms: int | None
+    budget: int
+    outcome: str
+    cause: str
+    error_message: str
+    refusal: str | None
+    repair: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +100,6 @@ class Completions:
             attempt.c.token.in_(sa.bindparam("tokens", expanding=True)),
             attempt.c.outcome == AttemptOutcome.ACCEPTED.value,
         )
-        key = {"job_id": sa.BigInteger, "stage": sa.Text, "item_key": sa.Text, "stage_version": sa.Integer}
 
         def complete(row: Columns) -> sa.Update:
             return (
@@ -88,14 +132,7 @@ class Completions:
             accepted = {"to_state": sa.literal(WorkState.SUCCEEDED.value), "cause": sa.literal("accepted")}
             return _log(now, {**row, **accepted}, landed)
 
-        self._complete = GuardedWrites(
-            database,
-            {**key, "token": sa.Text, "output": sa.Text, "output_digest": sa.Text, **_USAGE},
-            complete,
-            end_offered,
-            add_to_outbox,
-            log_accepted,
-        )
+        self._complete = GuardedWrites(database, _Offered, complete, end_offered, add_to_outbox, log_accepted)
 
         def fail(row: Columns) -> sa.Update:
             return (
@@ -132,59 +169,47 @@ class Completions:
         def log_failed(row: Columns, landed: sa.ColumnElement[bool]) -> sa.Insert:
             return _log(now, row, landed)
 
-        self._fail = GuardedWrites(
-            database,
-            {
-                **key,
-                "token": sa.Text,
-                **_USAGE,
-                "to_state": sa.Text,
-                "delay_ms": sa.BigInteger,
-                "budget": sa.Integer,
-                "outcome": sa.Text,
-                "cause": sa.Text,
-                "error_message": sa.Text,
-                "refusal": sa.Text,
-                "repair": sa.Text,
-            },
-            fail,
-            end_failed,
-            log_failed,
-        )
+        self._fail = GuardedWrites(database, _Failed, fail, end_failed, log_failed)
 
     def complete(
         self, connection: Connection, offers: Sequence[Offer], *, worker: str, run_id: str | None
-    ) -> Completed:
-        """Apply each offer that the guard lets through; return the tokens that landed, now or before.
+    ) -> Callable[[], Completed]:
+        """Apply each offer that the guard lets through; return how to get the tokens that landed, now or before.
 
         Each output that is accepted gets its row in the outbox; `run_id` is the Dagster run, if there is one.
         An offer that did not land is recorded as stale on its attempt. It is not an error: its claim expired, another
         attempt was accepted, or the job ended.
         """
         if not offers:
-            return Completed()
-        verdicts = self._complete.run(connection, [_offer_row(offer) for offer in offers], actor=worker, run_id=run_id)
-        tokens = [offer.claim.token for offer in offers]
-        landed = frozenset(token for token, has_landed in zip(tokens, verdicts, strict=True) if has_landed)
-        refused = [token for token in tokens if token not in landed]
-        before = frozenset[str]()
-        if refused:
-            # A commit whose answer was lost is offered again by its worker: it had landed.
-            before = frozenset(connection.execute(self._accepted_before, {"tokens": refused}).scalars())
-        return Completed(landed=landed, landed_before=before)
+            return Completed
+        verdicts = self._complete.send(connection, [_offered(offer) for offer in offers], actor=worker, run_id=run_id)
+
+        def completed() -> Completed:
+            decided = [(offer.claim.token, landed) for offer, landed in zip(offers, verdicts(), strict=True)]
+            refused = [token for token, landed in decided if not landed]
+            before = frozenset[str]()
+            if refused:
+                # A commit whose answer was lost is offered again by its worker: it had landed.
+                before = frozenset(connection.execute(self._accepted_before, {"tokens": refused}).scalars())
+            return Completed(landed=frozenset(token for token, landed in decided if landed), landed_before=before)
+
+        return completed
 
     def fail(
         self, connection: Connection, failures: Sequence[tuple[FailedAttempt, RetryDecision]], *, worker: str
-    ) -> frozenset[str]:
-        """Book failed attempts and send their items to wait or to fail; return the tokens that landed.
+    ) -> Callable[[], frozenset[str]]:
+        """Book failed attempts and send their items to wait or to fail; return how to get the tokens that landed.
 
         Where the guard refuses (another attempt owns the item), only the attempt's own row is written.
         """
         if not failures:
-            return frozenset()
-        rows = [_failed_row(failed, decision) for failed, decision in failures]
-        verdicts = self._fail.run(connection, rows, actor=worker)
-        return frozenset(row["token"] for row, has_landed in zip(rows, verdicts, strict=True) if has_landed)
+            return frozenset
+        verdicts = self._fail.send(
+            connection, [_failed(failed, decision) for failed, decision in failures], actor=worker
+        )
+        return lambda: frozenset(
+            failed.claim.token for (failed, _), landed in zip(failures, verdicts(), strict=True) if landed
+        )
 
 
 def _guard(now: sa.ColumnElement[int]) -> tuple[sa.ColumnElement[bool], ...]:
@@ -229,38 +254,47 @@ def _log(now: sa.ColumnElement[int], row: Columns, landed: sa.ColumnElement[bool
     )
 
 
-def _attempt_row(work: Offer | FailedAttempt) -> dict[str, Any]:
-    key = work.claim.key
-    return {
-        "job_id": key.job_id,
-        "stage": key.stage.value,
-        "item_key": key.item_key,
-        "stage_version": key.stage_version,
-        "token": work.claim.token,
-        "provider": work.provider,
-        "provider_called": work.provider_called,
-        "model_id": work.usage.model_id,
-        "provider_request_id": work.usage.request_id,
-        "tokens_in": work.usage.tokens_in,
-        "tokens_out": work.usage.tokens_out,
-        "cost_micros": work.usage.cost_micros,
-    }
+def _offered(offer: Offer) -> _Offered:
+    key, usage = offer.claim.key, offer.usage
+    return _Offered(
+        key.job_id,
+        key.stage.value,
+        key.item_key,
+        key.stage_version,
+        offer.claim.token,
+        offer.provider,
+        offer.provider_called,
+        usage.model_id,
+        usage.request_id,
+        usage.tokens_in,
+        usage.tokens_out,
+        usage.cost_micros,
+        output=offer.output,
+        output_digest=sha256_hex(offer.output),
+    )
 
 
-def _offer_row(offer: Offer) -> dict[str, Any]:
-    return {**_attempt_row(offer), "output": offer.output, "output_digest": sha256_hex(offer.output)}
-
-
-def _failed_row(failed: FailedAttempt, decision: RetryDecision) -> dict[str, Any]:
-    refusal = refusals_to_json(failed.refusals)
-    return {
-        **_attempt_row(failed),
-        "to_state": decision.state.value,
-        "delay_ms": decision.delay_ms,
-        "budget": 0 if decision.consumes_budget else 1,
-        "outcome": failed.outcome.value,
-        "cause": failed.error_code,
-        "error_message": failed.message,
-        "refusal": refusal,
-        "repair": refusal if decision.state is WorkState.WAITING else None,
-    }
+def _failed(failed: FailedAttempt, decision: RetryDecision) -> _Failed:
+    key, usage, refusal = failed.claim.key, failed.usage, refusals_to_json(failed.refusals)
+    return _Failed(
+        key.job_id,
+        key.stage.value,
+        key.item_key,
+        key.stage_version,
+        failed.claim.token,
+        failed.provider,
+        failed.provider_called,
+        usage.model_id,
+        usage.request_id,
+        usage.tokens_in,
+        usage.tokens_out,
+        usage.cost_micros,
+        to_state=decision.state.value,
+        delay_ms=decision.delay_ms,
+        budget=0 if decision.consumes_budget else 1,
+        outcome=failed.outcome.value,
+        cause=failed.error_code,
+        error_message=failed.message,
+        refusal=refusal,
+        repair=refusal if decision.state is WorkState.WAITING else None,
+    )

@@ -1,5 +1,6 @@
 """The database behind the ledger: engine, clock, transactions, and errors in their own domain."""
 
+import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -9,7 +10,8 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.engine import Connection, Engine, make_url
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy.exc import ArgumentError, InvalidatePoolError
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from rulegen_dagster.domain.errors import InputError, LedgerError, LedgerFault
 from rulegen_dagster.domain.failpoints import Commit, reach_after, reach_before
@@ -33,6 +35,9 @@ _POSTGRES_OPTIONS = {
     "tcp_user_timeout": 15_000,
 }
 
+_TRUSTED_S = 1.0
+"""How long a pooled connection that worked counts as working."""
+
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
@@ -51,9 +56,14 @@ class DatabaseClock:
     def now(self, dialect: str) -> sa.ColumnElement[int]:
         """Return the dialect's expression for the time of this statement, not of its transaction."""
         if dialect == "sqlite":
-            # unixepoch('subsec') needs SQLite 3.42 and silently returns NULL before it.
-            return sa.literal_column("CAST((julianday('now') - 2440587.5) * 86400000.0 AS INTEGER)", sa.BigInteger)
+            # SQLite runs in this process and would ask the same clock, but reckon the time from a day's fraction again
+            # in each row, which is a tenth of what a turn costs.
+            return sa.bindparam("ledger_now", callable_=_now_ms, type_=sa.BigInteger)
         return sa.literal_column("CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)", sa.BigInteger)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 class ManualClock:
@@ -148,9 +158,8 @@ def open_database(url: str, clock: Clock | None = None) -> Database:
         ) from None
     if backend in ("postgresql", "postgres"):
         options = {name: value for name, value in _POSTGRES_OPTIONS.items() if name not in parsed.query}
-        engine = sa.create_engine(
-            parsed.set(drivername="postgresql+psycopg"), pool_size=4, pool_pre_ping=True, connect_args=options
-        )
+        engine = sa.create_engine(parsed.set(drivername="postgresql+psycopg"), pool_size=4, connect_args=options)
+        _ask_idle_connections(engine)
         return Database(engine, clock or DatabaseClock())
     if backend != "sqlite":
         raise InputError(f"the ledger runs on SQLite or PostgreSQL, not on {backend}", code="invalid_url")
@@ -163,6 +172,28 @@ def open_database(url: str, clock: Clock | None = None) -> Database:
     event.listen(engine, "connect", _prepare_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
     return Database(engine, clock or DatabaseClock())
+
+
+def _ask_idle_connections(engine: Engine) -> None:
+    """Ask a pooled connection whether it still works before it is lent, unless it worked a moment ago.
+
+    The pool's own ping would ask each time, which is a wait in every turn. A connection that breaks within that moment
+    is found by its first statement, like one that breaks in the middle of a transaction.
+    """
+
+    @event.listens_for(engine, "checkin")
+    def note(_connection: Any, record: ConnectionPoolEntry) -> None:
+        record.info["used_s"] = time.monotonic()
+
+    @event.listens_for(engine, "checkout")
+    def ask(connection: Any, record: ConnectionPoolEntry, _proxy: Any) -> None:
+        used_s = record.info.get("used_s")
+        if used_s is None or time.monotonic() - used_s < _TRUSTED_S:
+            return
+        try:
+            engine.dialect.do_ping(connection)
+        except engine.dialect.loaded_dbapi.Error as error:
+            raise InvalidatePoolError from error
 
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:

@@ -62,7 +62,7 @@ def end_job(
     publication was not begun.
     """
     now = database.now
-    _give_up_actions(connection, now, job_id, ending, actor)
+    give_up_actions(connection, now, job_id, ending, actor)
     ended = _end_items(connection, database, job_id, ending, actor)
     connection.execute(
         sa.update(job).where(job.c.job_id == job_id).values(state=ending.state, end_reason=reason, updated_at=now)
@@ -71,9 +71,10 @@ def end_job(
     return ended
 
 
-def _give_up_actions(
+def give_up_actions(
     connection: Connection, now: sa.ColumnElement[int], job_id: int, ending: Ending, actor: str
 ) -> None:
+    """Fail the actions that nobody has begun, with the ending's code."""
     not_begun = sa.and_(action.c.job_id == job_id, action.c.state.in_(_NOT_BEGUN))
     connection.execute(
         sa.insert(transition).from_select(

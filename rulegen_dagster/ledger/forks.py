@@ -13,12 +13,22 @@ from sqlalchemy.engine import Connection
 from rulegen_dagster.domain.errors import StateError, SubmissionConflictError
 from rulegen_dagster.domain.failpoints import FORK
 from rulegen_dagster.domain.identity import JobName, job_partition_key
+from rulegen_dagster.domain.retention import ContentKind
 from rulegen_dagster.domain.states import AttemptOutcome, JobState, Stage, WorkState
 from rulegen_dagster.ledger.database import Database, again_after_conflicts
 from rulegen_dagster.ledger.outbox import add_missing
-from rulegen_dagster.ledger.schema import attempt, clause, job, submission, transition, waiver, work_item
+from rulegen_dagster.ledger.schema import (
+    attempt,
+    clause,
+    job,
+    removed_content,
+    submission,
+    transition,
+    waiver,
+    work_item,
+)
 from rulegen_dagster.ledger.stages import Stages, log_job
-from rulegen_dagster.ledger.submissions import Accepted, create_job, store_submission
+from rulegen_dagster.ledger.submissions import Accepted, create_job, place_in_trace, store_submission
 
 FORKED_STATES: Final = frozenset({JobState.FAILED, JobState.CANCELLED, JobState.EXPIRED})
 """The states of jobs that may have a successor of this kind: ended, without a result."""
@@ -38,7 +48,14 @@ class Forks:
 
     @again_after_conflicts
     def fork(
-        self, job_id: int, submission_key: str, *, deadline_ms: int, actor: str, reason: str | None = None
+        self,
+        job_id: int,
+        submission_key: str,
+        *,
+        deadline_ms: int,
+        actor: str,
+        reason: str | None = None,
+        traceparent: str | None = None,
     ) -> Accepted:
         """Open the successor of a job under another key of its tenant, or return the one that this key made before.
 
@@ -48,8 +65,8 @@ class Forks:
         """
         now = self._database.now
         with self._database.write([FORK]) as connection:
-            old = connection.execute(sa.select(job).where(job.c.job_id == job_id)).one()
-            # An ended job never changes again, so that there is nothing to lock.
+            # An ended job never changes again; its content may be removed, and not while it is taken over.
+            old = connection.execute(sa.select(job).where(job.c.job_id == job_id).with_for_update(read=True)).one()
             if JobState(old.state) not in FORKED_STATES:
                 raise StateError(
                     f"the job is {old.state}; only a job that ended as failed, cancelled or expired has a successor"
@@ -62,6 +79,12 @@ class Forks:
             ).one()
             if not store_submission(connection, now, name, **handed_in._mapping):
                 return _existing(connection, old, name)
+            if _is_content_removed(connection, job_id):
+                raise StateError(
+                    "the job's content was removed by 'rulegen gc --content-older-than'; submit the specification again"
+                    " under a new key",
+                    code="content_removed",
+                )
             new_id = create_job(
                 connection,
                 now,
@@ -74,6 +97,7 @@ class Forks:
                 cause=(f"{_FORKED}: {reason}" if reason else _FORKED)[:200],
                 actor=actor,
             )
+            place_in_trace(connection, now, new_id, traceparent)
             self._stages.open_parse(connection, new_id)
             if self._inherit(connection, old, new_id, (Stage.PARSE,), actor):
                 self._take_over_clauses(connection, old, new_id, name, actor)
@@ -251,6 +275,14 @@ class Forks:
                 .order_by(work_item.c.stage, work_item.c.ordinal),
             )
         )
+
+
+def _is_content_removed(connection: Connection, job_id: int) -> bool:
+    # A successor can do without a prompt: whoever goes on with it decides then.
+    gone = sa.select(removed_content.c.kind).where(
+        removed_content.c.job_id == job_id, removed_content.c.kind != ContentKind.PROMPTS.value
+    )
+    return connection.execute(gone.limit(1)).first() is not None
 
 
 def _existing(connection: Connection, old: sa.Row[tuple[object, ...]], name: JobName) -> Accepted:

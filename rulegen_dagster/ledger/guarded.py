@@ -4,16 +4,18 @@ The hot path of the ledger. The statements are compiled once; what a turn costs 
 """
 
 import operator
-import sqlite3
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from contextlib import closing
+from functools import cached_property
+from types import UnionType
+from typing import Any, get_args
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.types import TypeEngine
 
+from rulegen_dagster.ledger.batch import batch_query, rows_of
+from rulegen_dagster.ledger.compiled import Compiled, driver_errors, sent, with_literals
 from rulegen_dagster.ledger.database import Database
 
 Columns = Mapping[str, sa.ColumnElement[Any]]
@@ -23,101 +25,118 @@ Guard = Callable[[Columns], sa.Update]
 Write = Callable[[Columns, sa.ColumnElement[bool]], sa.Insert | sa.Update]
 """Makes a statement from a row and from whether the guarded update landed on it."""
 
+Verdicts = Callable[[], list[bool]]
+"""Waits for the database's answer, and returns for each row whether the guarded update landed."""
+
+_TYPES: dict[type, type[TypeEngine[Any]]] = {int: sa.BigInteger, str: sa.Text, bool: sa.Boolean}
+
 
 class GuardedWrites:
     """A guarded update and the writes that follow it, for any number of rows; each row is decided by itself.
 
     SQLite, which answers in place, runs each statement row by row. To PostgreSQL every statement is a wait for its
-    answer, so it gets the rows as arrays and all writes as one statement; they do not see each other's changes there.
+    answer, so it gets the rows as one document and all writes as one statement; they do not see each other's changes
+    there.
     """
 
-    def __init__(self, database: Database, columns: Mapping[str, type[TypeEngine[Any]]], guard: Guard, *writes: Write):
-        """Compile the statements for the database; other bind parameters in them have one value for all rows."""
-        self._columns = tuple(columns)
-        self._in_place = database.dialect == "sqlite"
-        statements: list[sa.ClauseElement]
-        if self._in_place:
-            row = {name: sa.bindparam(f"row_{name}", type_=type_) for name, type_ in columns.items()}
-            landed = sa.bindparam("row_landed", type_=sa.Boolean)
-            statements = [guard(row), *(write(row, landed) for write in writes)]
-        else:
-            statements = [_in_one_statement(columns, guard, writes)]
-        self._compiled = [_Compiled(statement, database.engine.dialect) for statement in statements]
+    def __init__(self, database: Database, row: type[tuple[Any, ...]], guard: Guard, *writes: Write) -> None:
+        """Prepare for rows of the named tuple `row`, whose fields are numbers, texts and flags.
 
-    def run(self, connection: Connection, rows: Sequence[Mapping[str, Any]], **shared: Any) -> list[bool]:
+        Other bind parameters of the statements have one value for all rows. Compiled when they are first run.
+        """
+        self._dialect = database.engine.dialect
+        self._columns = {name: _column_type(annotation) for name, annotation in row.__annotations__.items()}
+        self._guard = guard
+        self._writes = writes
+
+    def run(self, connection: Connection, rows: Sequence[tuple[Any, ...]], **shared: Any) -> list[bool]:
         """Return for each row whether the guarded update landed. `shared` holds the parameters that are not a row's."""
-        if self._in_place:
-            return self._run_in_place(connection, rows, shared)
-        (compiled,) = self._compiled
-        arrays = {f"row_{name}": [row[name] for row in rows] for name in self._columns}
-        landed = set(connection.exec_driver_sql(compiled.text, compiled.values(shared) | arrays).scalars())
-        return [number in landed for number in range(1, len(rows) + 1)]
+        return self.send(connection, rows, **shared)()
+
+    def send(self, connection: Connection, rows: Sequence[tuple[Any, ...]], **shared: Any) -> Verdicts:
+        """Do the same, and return how to get the verdicts (see `compiled.sent_together`)."""
+        if self._dialect.name == "sqlite":
+            landed = self._run_in_place(connection, rows, shared)
+            return lambda: landed
+        names = ("number", *self._columns)
+        document = rows_of(dict(zip(names, (number, *row), strict=True)) for number, row in enumerate(rows))
+        compiled = self._in_one
+        answer = sent(connection, compiled.text, compiled.values({**shared, "rows": document}))
+
+        def verdicts() -> list[bool]:
+            numbers = {number for (number,) in answer()}
+            return [number in numbers for number in range(len(rows))]
+
+        return verdicts
 
     def _run_in_place(
-        self, connection: Connection, rows: Sequence[Mapping[str, Any]], shared: Mapping[str, Any]
+        self, connection: Connection, rows: Sequence[tuple[Any, ...]], shared: Mapping[str, Any]
     ) -> list[bool]:
-        guard, *writes = self._compiled
-        shared = {name: _stored(value) for name, value in shared.items()}
-        named = [{f"row_{name}": _stored(row[name]) for name in self._columns} for row in rows]
-        # SQLAlchemy would tell the number of all rows that an update of many has changed, and not which.
-        cursor = connection.connection.cursor()
-        try:
-            fixed = guard.values(shared)
-            landed = [cursor.execute(guard.text, guard.in_order(fixed | row)).rowcount == 1 for row in named]
-            for row, has_landed in zip(named, landed, strict=True):
-                row["row_landed"] = _stored(has_landed)
+        guard, *writes = self._row_by_row
+        rows = self._stored(rows)
+        with driver_errors(connection), closing(connection.connection.cursor()) as cursor:
+            # An update of many rows would tell how many have changed, and not which.
+            landed = [cursor.execute(guard.text, values).rowcount == 1 for values in guard.filled(rows, shared)]
             for write in writes:
-                fixed = write.values(shared)
-                cursor.executemany(write.text, [write.in_order(fixed | row) for row in named])
-        except sqlite3.Error as error:
-            raise DBAPIError.instance(None, None, error, sqlite3.Error) from error
-        finally:
-            cursor.close()
+                cursor.executemany(write.text, write.filled(rows, shared, landed))
         return landed
 
+    def _stored(self, rows: Sequence[tuple[Any, ...]]) -> Sequence[tuple[Any, ...]]:
+        # The driver looks, at length, for an adapter of each value that is not exactly of a type that it stores.
+        for place, type_ in enumerate(self._columns.values()):
+            if type_ is sa.Boolean:
+                rows = [(*row[:place], int(row[place]), *row[place + 1 :]) for row in rows]
+        return rows
 
-def _stored(value: Any) -> Any:
-    # The driver looks, at length, for an adapter of each value that is not exactly of a type that it stores.
-    return int(value) if value is True or value is False else value
+    @cached_property
+    def _row_by_row(self) -> list["_RowByRow"]:
+        row = {name: sa.bindparam(f"row_{name}", type_=type_) for name, type_ in self._columns.items()}
+        landed = sa.bindparam("row_landed", type_=sa.Boolean)
+        statements = [self._guard(row), *(write(row, landed) for write in self._writes)]
+        names = [f"row_{name}" for name in self._columns]
+        return [_RowByRow(Compiled(with_literals(statement), self._dialect), names) for statement in statements]
+
+    @cached_property
+    def _in_one(self) -> Compiled:
+        given = batch_query("postgresql", "rows", number=sa.Integer, **self._columns).cte("given")
+        landed = with_literals(self._guard(dict(given.c)), given).returning(given.c.number).cte("landed")
+        decided = (
+            sa.select(*given.c, landed.c.number.is_not(None).label("landed"))
+            .select_from(given.outerjoin(landed, given.c.number == landed.c.number))
+            .cte("decided")
+        )
+        row = dict(decided.c)
+        written = [
+            with_literals(write(row, decided.c.landed), decided).cte(f"written_{place}")
+            for place, write in enumerate(self._writes)
+        ]
+        return Compiled(sa.select(landed.c.number).add_cte(*written), self._dialect)
 
 
-class _Compiled:
-    """A statement's text, and the values of its parameters that are fixed or come from a clock."""
+class _RowByRow:
+    """A statement that is run once for each row, with its parameters by their places."""
 
-    def __init__(self, statement: sa.ClauseElement, dialect: sa.Dialect) -> None:
-        compiled = cast(SQLCompiler, statement.compile(dialect=dialect))
-        self.text = compiled.string
-        # SQLite's driver takes parameters by their places.
-        self.in_order = operator.itemgetter(*(compiled.positiontup or [""]))
-        binds = {name: bind for bind, name in compiled.bind_names.items()}
-        self._fixed = {name: bind.value for name, bind in binds.items() if not bind.required and not bind.callable}
-        self._read = {name: bind for name, bind in binds.items() if bind.callable}
-        self._shared = {name for name, bind in binds.items() if bind.required}
+    def __init__(self, compiled: Compiled, names: Sequence[str]) -> None:
+        self.text = compiled.text
+        self._compiled = compiled
+        # A row's parameters are its own values, its verdict, and those that all rows share.
+        self._others = tuple(dict.fromkeys(name for name in compiled.places if name not in {*names, "row_landed"}))
+        place_of = {name: place for place, name in enumerate((*names, "row_landed", *self._others))}
+        self._in_order = operator.itemgetter(*(place_of[name] for name in compiled.places))
 
-    def values(self, shared: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            **self._fixed,
-            **{name: bind.effective_value for name, bind in self._read.items()},
-            **{name: value for name, value in shared.items() if name in self._shared},
-        }
+    def filled(
+        self, rows: Sequence[tuple[Any, ...]], shared: Mapping[str, Any], landed: Sequence[bool] | None = None
+    ) -> list[tuple[Any, ...]]:
+        """Return each row's parameters; the guard itself has no verdicts yet."""
+        in_order, values = self._in_order, self._compiled.values(shared)
+        others = tuple(int(value) if isinstance(value, bool) else value for value in map(values.get, self._others))
+        with_verdict = ((0, *others), (1, *others))
+        if landed is None or all(landed):
+            return [in_order(row + with_verdict[True]) for row in rows]
+        return [in_order(row + with_verdict[has_landed]) for row, has_landed in zip(rows, landed, strict=True)]
 
 
-def _in_one_statement(
-    columns: Mapping[str, type[TypeEngine[Any]]], guard: Guard, writes: Sequence[Write]
-) -> sa.ClauseElement:
-    arrays = [sa.bindparam(f"row_{name}", type_=sa.ARRAY(type_)) for name, type_ in columns.items()]
-    each = (
-        sa.func.unnest(*arrays)
-        .table_valued(*(sa.column(name, type_) for name, type_ in columns.items()), with_ordinality="number")
-        .render_derived(name="each_row")
-    )
-    rows = sa.select(*each.c).cte("given")
-    landed = guard(dict(rows.c)).returning(rows.c.number).cte("landed")
-    decided = (
-        sa.select(*rows.c, landed.c.number.is_not(None).label("landed"))
-        .select_from(rows.outerjoin(landed, rows.c.number == landed.c.number))
-        .cte("decided")
-    )
-    row = dict(decided.c)
-    written = [write(row, decided.c.landed).cte(f"written_{number}") for number, write in enumerate(writes)]
-    return sa.select(landed.c.number).add_cte(*written)
+def _column_type(annotation: Any) -> type[TypeEngine[Any]]:
+    named = get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
+    (type_,) = (_TYPES[one] for one in named if one in _TYPES)
+    return type_

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.sql.selectable import FromClause
 
-from rulegen_dagster.domain.failpoints import MIRROR
+from rulegen_dagster.domain.failpoints import MIRROR, MIRROR_HOLD
 from rulegen_dagster.domain.identity import JobName
 from rulegen_dagster.domain.states import ActionState, AttemptOutcome, Stage, WorkState
 from rulegen_dagster.domain.work import DOCUMENT_ITEM, STAGE_VERSION, Usage, WorkKey
@@ -138,7 +138,7 @@ class Outbox:
         """
         if not outbox_ids:
             return {}
-        with self._database.write() as connection:
+        with self._database.write([MIRROR_HOLD]) as connection:
             held = connection.execute(self._hold, {"chosen": _numbers(outbox_ids), "lease_ms": lease_ms})
             return {row.outbox_id: row.lease_until for row in held}
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -11,16 +12,39 @@ from rulegen_dagster.domain.limits import GROUP_OF_STAGE, TENANT_LIMITED
 from rulegen_dagster.domain.states import JOB_STATE_OF_STAGE, Stage
 from rulegen_dagster.domain.work import WorkKey
 from rulegen_dagster.ledger.batch import batch, rows_of
+from rulegen_dagster.ledger.compiled import Query
+from rulegen_dagster.ledger.database import Database
 from rulegen_dagster.ledger.limits import ClaimLimits
 from rulegen_dagster.ledger.schema import job, tenant, work_item
 from rulegen_dagster.ledger.shares import Shares
+
+
+class Found(NamedTuple):
+    """A claimable item with what of its job and tenant a claim needs; its fields are the columns of every pick."""
+
+    job_id: int
+    stage: str
+    item_key: str
+    stage_version: int
+    state: str
+    attempts: int
+    attempt_limit: int
+    token: str | None
+    clause_ordinal: int | None
+    partition_key: str | None
+    repair: str | None
+    tenant: str
+    submission_key: str
+    deadline_at: int | None
+    claim_limit: int | None
+    now: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Picked:
     """Items to claim, locked where the database locks rows; `more` tells whether another look may find others."""
 
-    rows: Sequence[sa.Row[Any]]
+    rows: Sequence[Found]
     more: bool
 
 
@@ -34,14 +58,18 @@ class Picks:
     transaction has locked is passed over, and so is a lost one whose attempt is locked: nobody is waited for.
     """
 
-    def __init__(
-        self, dialect: str, now: sa.ColumnElement[int], claimable: sa.ColumnElement[bool], limits: ClaimLimits
-    ) -> None:
-        """Build the statements for the dialect; `claimable` is the condition of an item that can be claimed `now`."""
+    def __init__(self, database: Database, claimable: sa.ColumnElement[bool], limits: ClaimLimits) -> None:
+        """Build the statements for the database; `claimable` is the condition of an item that can be claimed now."""
+        dialect, now = database.dialect, database.now
         self._limits = limits
-        self._shares = Shares(dialect, claimable, limits)
-        self._of_one = {kind: _of_one(dialect, now, claimable, kind) for kind in ("job", "items")}
-        self._of_many = {kind: _of_many(dialect, now, claimable, kind) for kind in ("job", "items")}
+        self._shares = Shares(database, claimable, limits)
+        self._of_one, self._of_many = (
+            {
+                kind: Query(database, partial(query, dialect, now, claimable, kind), Found._make)
+                for kind in ("job", "items")
+            }
+            for query in (_of_one, _of_many)
+        )
 
     def rows(
         self,
@@ -85,7 +113,7 @@ class Picks:
         count: int,
         wanted: set[int],
         parameters: dict[str, Any],
-    ) -> Sequence[sa.Row[Any]]:
+    ) -> Sequence[Found]:
         group = GROUP_OF_STAGE[parameters["stage"]]
         limit = self._limits.of(group)
         if limit is not None:
@@ -94,7 +122,7 @@ class Picks:
         if not wanted or count <= 0:
             return ()
         (job_id,) = wanted
-        rows = connection.execute(self._of_one[kind], {**parameters, "job_id": job_id, "count": count}).all()
+        rows = self._of_one[kind].rows(connection, **parameters, job_id=job_id, count=count)
         if not rows or rows[0].claim_limit is None or group is not TENANT_LIMITED:
             return rows
         self._limits.hold(connection)
@@ -104,10 +132,9 @@ class Picks:
 
     def _many(
         self, connection: Connection, kind: str, given: dict[int, int], parameters: dict[str, Any]
-    ) -> Sequence[sa.Row[Any]]:
+    ) -> Sequence[Found]:
         shared = rows_of({"job_id": job_id, "most": most} for job_id, most in given.items())
-        parameters = {**parameters, "given": shared, "count": max(given.values())}
-        return connection.execute(self._of_many[kind], parameters).all()
+        return self._of_many[kind].rows(connection, **parameters, given=shared, count=max(given.values()))
 
 
 def _of_one(dialect: str, now: sa.ColumnElement[int], claimable: sa.ColumnElement[bool], kind: str) -> sa.Select[Any]:

@@ -7,6 +7,7 @@ import sqlalchemy as sa
 from sqlalchemy import CheckConstraint, Column, ForeignKey, ForeignKeyConstraint, Index, MetaData, Table, Text
 
 from rulegen_dagster.domain.clause import ClauseKind, ClauseRole
+from rulegen_dagster.domain.retention import ContentKind
 from rulegen_dagster.domain.states import ActionState, AttemptOutcome, JobState, Stage, Subject, WorkState
 from rulegen_dagster.domain.work import AttemptKind
 
@@ -29,7 +30,16 @@ OPEN_WORK_STATES = (WorkState.PENDING, WorkState.RUNNING, WorkState.WAITING)
 """The states of a work item that is unfinished."""
 
 
-def _one_of(column: str, values: Iterable[StrEnum]) -> str:
+def only_where(condition: str) -> dict[str, str]:
+    """Return the note that an index holds only the rows of a condition, in the words of the migration that makes it.
+
+    A note and no option of the index: those would load both databases' parts of SQLAlchemy whenever a process starts.
+    """
+    return {"where": condition}
+
+
+def one_of(column: str, values: Iterable[StrEnum]) -> str:
+    """Return the condition that a column holds one of the values, for a CHECK."""
     # Plain comparisons: SQLite would build an index for a list of literals, for each row that it checks.
     return "(" + " OR ".join(f"{column} = '{value.value}'" for value in values) + ")"
 
@@ -88,7 +98,7 @@ job = Table(
     Column("updated_at", Millis, nullable=False),
     ForeignKeyConstraint(["tenant", "submission_key"], ["submission.tenant", "submission.submission_key"]),
     sa.UniqueConstraint("tenant", "submission_key"),
-    CheckConstraint(_one_of("state", JobState), name="state"),
+    CheckConstraint(one_of("state", JobState), name="state"),
     CheckConstraint(
         "state NOT IN ('awaiting_confirmation', 'executing', 'completed') OR action_set_digest IS NOT NULL",
         name="action_set_fixed",
@@ -114,8 +124,8 @@ clause = Table(
     Column("context_hash", Text, nullable=False),
     Column("role", Text, nullable=False),
     Column("role_reason", Text, nullable=False),
-    CheckConstraint(_one_of("kind", ClauseKind), name="kind"),
-    CheckConstraint(_one_of("role", ClauseRole), name="role"),
+    CheckConstraint(one_of("kind", ClauseKind), name="kind"),
+    CheckConstraint(one_of("role", ClauseRole), name="role"),
 )
 
 work_item = Table(
@@ -144,9 +154,10 @@ work_item = Table(
     Column("created_at", Millis, nullable=False),
     Column("updated_at", Millis, nullable=False),
     ForeignKeyConstraint(["job_id", "clause_ordinal"], ["clause.job_id", "clause.ordinal"]),
+    # On PostgreSQL in the other order: see migration 0006.
     sa.UniqueConstraint("stage", "partition_key"),
-    CheckConstraint(_one_of("stage", Stage), name="stage"),
-    CheckConstraint(_one_of("state", WorkState), name="state"),
+    CheckConstraint(one_of("stage", Stage), name="stage"),
+    CheckConstraint(one_of("state", WorkState), name="state"),
     CheckConstraint(
         "(state = 'running') = (token IS NOT NULL) AND (token IS NULL) = (lease_until IS NULL)"
         " AND (token IS NULL) = (worker IS NULL)",
@@ -160,25 +171,21 @@ work_item = Table(
     CheckConstraint("state <> 'failed' OR error_code IS NOT NULL", name="failed_has_a_reason"),
 )
 
-_OPEN = sa.text(_one_of("state", OPEN_WORK_STATES))
 # A claim walks only the open items, however many finished ones the ledger holds.
 Index(
     "ix_work_item_open",
     work_item.c.stage,
     work_item.c.job_id,
     work_item.c.ordinal,
-    sqlite_where=_OPEN,
-    postgresql_where=_OPEN,
+    info=only_where(one_of("state", OPEN_WORK_STATES)),
 )
 
-_RUNNING = sa.text("state = 'running'")
 # Limits count what is in flight, however many items wait.
 Index(
     "ix_work_item_running",
     work_item.c.stage,
     work_item.c.job_id,
-    sqlite_where=_RUNNING,
-    postgresql_where=_RUNNING,
+    info=only_where("state = 'running'"),
 )
 
 attempt = Table(
@@ -209,17 +216,20 @@ attempt = Table(
     Column("error_message", Text),
     # Why its draft was refused, as codes and places.
     Column("refusal", Text),
+    # What else its provider said of itself, as JSON: names and numbers, no content.
+    Column("report", Text),
     # The job whose accepted output this one took over, called for and paid for there.
     Column("inherited_from", Serial, ForeignKey("job.job_id")),
     ForeignKeyConstraint(
         ["job_id", "stage", "item_key", "stage_version"],
         ["work_item.job_id", "work_item.stage", "work_item.item_key", "work_item.stage_version"],
     ),
-    CheckConstraint(f"outcome IS NULL OR {_one_of('outcome', AttemptOutcome)}", name="outcome"),
-    CheckConstraint(_one_of("kind", AttemptKind), name="kind"),
+    CheckConstraint(f"outcome IS NULL OR {one_of('outcome', AttemptOutcome)}", name="outcome"),
+    CheckConstraint(one_of("kind", AttemptKind), name="kind"),
     CheckConstraint(
         "refusal IS NULL OR (outcome IS NOT NULL AND outcome = 'invalid_output')", name="refusal_of_a_draft"
     ),
+    CheckConstraint("report IS NULL OR provider_called", name="report_of_a_call"),
     CheckConstraint("(outcome IS NULL) = (ended_at IS NULL)", name="ended_with_an_outcome"),
     CheckConstraint(
         "inherited_from IS NULL OR (outcome IS NOT NULL AND outcome = 'accepted' AND NOT provider_called)",
@@ -234,8 +244,7 @@ Index(
     attempt.c.item_key,
     attempt.c.stage_version,
     unique=True,
-    sqlite_where=sa.text("outcome = 'accepted'"),
-    postgresql_where=sa.text("outcome = 'accepted'"),
+    info=only_where("outcome = 'accepted'"),
 )
 
 # A named person's word that a clause needs no rule. Triggers refuse any change.
@@ -290,12 +299,11 @@ action = Table(
     Column("updated_at", Millis, nullable=False),
     ForeignKeyConstraint(["job_id", "action_set_digest"], ["action_set.job_id", "action_set.digest"]),
     CheckConstraint("kind IN ('publish', 'notify')", name="kind"),
-    CheckConstraint(_one_of("state", ActionState), name="state"),
+    CheckConstraint(one_of("state", ActionState), name="state"),
     CheckConstraint("(state = 'executing') = (token IS NOT NULL)", name="executing_holds_a_lease"),
     CheckConstraint("(state = 'done') = (receipt IS NOT NULL)", name="done_has_a_receipt"),
 )
-_EXECUTING = sa.text("state = 'executing'")
-Index("ix_action_executing", action.c.job_id, sqlite_where=_EXECUTING, postgresql_where=_EXECUTING)
+Index("ix_action_executing", action.c.job_id, info=only_where("state = 'executing'"))
 
 transition = Table(
     "transition",
@@ -329,10 +337,9 @@ outbox = Table(
     Column("lease_until", Millis),
     Column("mirrored_at", Millis),
     sa.UniqueConstraint("job_id", "stage", "item_key", "stage_version"),
-    CheckConstraint(_one_of("stage", Stage), name="stage"),
+    CheckConstraint(one_of("stage", Stage), name="stage"),
 )
-_UNMIRRORED = sa.text("mirrored_at IS NULL")
-Index("ix_outbox_unmirrored", outbox.c.outbox_id, sqlite_where=_UNMIRRORED, postgresql_where=_UNMIRRORED)
+Index("ix_outbox_unmirrored", outbox.c.outbox_id, info=only_where("mirrored_at IS NULL"))
 
 # What the triggers admit, as data: each change of a state that is not listed here is refused. Written by migrations.
 allowed_transition = Table(
@@ -341,5 +348,37 @@ allowed_transition = Table(
     Column("subject", Text, primary_key=True),
     Column("from_state", Text, primary_key=True),
     Column("to_state", Text, primary_key=True),
-    CheckConstraint(_one_of("subject", Subject), name="subject"),
+    CheckConstraint(one_of("subject", Subject), name="subject"),
+)
+
+_TRACEPARENT = "length(traceparent) = 55 AND traceparent LIKE '00-%'"
+
+# Where a job's submission stands in a trace (W3C `traceparent`); only of jobs that were submitted while traced.
+job_trace = Table(
+    "job_trace",
+    metadata,
+    Column("job_id", Serial, ForeignKey("job.job_id"), primary_key=True, autoincrement=False),
+    Column("traceparent", Text, nullable=False),
+    Column("at", Millis, nullable=False),
+    CheckConstraint(_TRACEPARENT, name="traceparent"),
+)
+
+# Where an attempt stands in a trace, written before its call, so that whoever goes on after a crash can point to it.
+attempt_trace = Table(
+    "attempt_trace",
+    metadata,
+    Column("token", Text, ForeignKey("attempt.token"), primary_key=True),
+    Column("traceparent", Text, nullable=False),
+    CheckConstraint(_TRACEPARENT, name="traceparent"),
+)
+
+# What of a job's content was removed, long after its end; its digest stays where it was. Written once.
+removed_content = Table(
+    "removed_content",
+    metadata,
+    Column("job_id", Serial, ForeignKey("job.job_id"), primary_key=True, autoincrement=False),
+    Column("kind", Text, primary_key=True),
+    Column("removed_at", Millis, nullable=False),
+    Column("actor", Text, nullable=False),
+    CheckConstraint(one_of("kind", ContentKind), name="kind"),
 )

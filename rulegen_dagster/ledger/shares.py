@@ -2,7 +2,8 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -12,11 +13,28 @@ from rulegen_dagster.domain.limits import GROUP_OF_STAGE, TENANT_LIMITED, Group
 from rulegen_dagster.domain.states import JOB_STATE_OF_STAGE, Stage
 from rulegen_dagster.domain.work import WorkKey
 from rulegen_dagster.ledger.batch import batch, rows_of
+from rulegen_dagster.ledger.compiled import Query
+from rulegen_dagster.ledger.database import Database
 from rulegen_dagster.ledger.limits import ClaimLimits, InFlight
 from rulegen_dagster.ledger.schema import job, tenant, work_item
 
 TENANTS_LOOKED_AT = 64
 """How many tenants with claimable work share one turn; where there are more, the turns go round."""
+
+
+class _Tenant(NamedTuple):
+    tenant: str
+    weight: int
+    claim_limit: int | None
+
+
+class _Job(NamedTuple):
+    """A job with its tenant, whose fields come last, like the columns of the queries."""
+
+    job_id: int
+    tenant: str
+    weight: int
+    claim_limit: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,13 +45,13 @@ class _Free:
     in_flight: Sequence[InFlight]
     group: Group
 
-    def party(self, row: sa.Row[Any]) -> Party:
+    def party(self, row: _Tenant) -> Party:
         """Return a tenant that has claimable work, of which how much is not known."""
         limit, own = self.limit_of(row), self.of_tenant(row.tenant)
         room = self.slots if limit is None else min(self.slots, limit - own)
         return Party(in_flight=own, room=room, weight=row.weight)
 
-    def load(self, row: sa.Row[Any], job_ids: Collection[int]) -> TenantLoad:
+    def load(self, row: _Tenant | _Job, job_ids: Collection[int]) -> TenantLoad:
         """Return a tenant with its candidate jobs; of how many items each has, only the slots are asked."""
         of_job = {one.job_id: one.items for one in self.in_flight}
         return TenantLoad(
@@ -46,7 +64,7 @@ class _Free:
             ),
         )
 
-    def limit_of(self, row: sa.Row[Any]) -> int | None:
+    def limit_of(self, row: _Tenant | _Job) -> int | None:
         return row.claim_limit if self.group is TENANT_LIMITED else None
 
     def of_tenant(self, name: str) -> int:
@@ -62,12 +80,15 @@ class Shares:
     something in flight too, which are no more than there are slots in all processes.
     """
 
-    def __init__(self, dialect: str, claimable: sa.ColumnElement[bool], limits: ClaimLimits) -> None:
-        """Build the statements; `claimable` is the condition of an item of a job that can be claimed now."""
+    def __init__(self, database: Database, claimable: sa.ColumnElement[bool], limits: ClaimLimits) -> None:
+        """Work on the database; `claimable` is the condition of an item of a job that can be claimed now."""
+        dialect = database.dialect
         self._limits = limits
-        self._tenants = _tenants(dialect, claimable)
-        self._idle = _idle(dialect, claimable)
-        self._scoped = {kind: _scoped(dialect, claimable, kind) for kind in ("jobs", "items")}
+        self._tenants = Query(database, partial(_tenants, dialect, claimable), _Tenant._make)
+        self._idle = Query(database, partial(_idle, dialect, claimable), tuple)
+        self._scoped = {
+            kind: Query(database, partial(_scoped, dialect, claimable, kind), _Job._make) for kind in ("jobs", "items")
+        }
         # Where the next turn's look begins, by stage; losing it, or a race for it, costs nothing but a look.
         self._after: dict[Stage, str] = {}
 
@@ -96,7 +117,7 @@ class Shares:
         parameters["wanted"] = _jobs(job_ids)
         if items is not None:
             parameters["wanted_items"] = rows_of({"job_id": key.job_id, "item_key": key.item_key} for key in items)
-        found = connection.execute(self._scoped["jobs" if items is None else "items"], parameters).all()
+        found = self._scoped["jobs" if items is None else "items"].rows(connection, **parameters)
         if not found:
             return {}
         free = self._free(connection, stage, count, found)
@@ -110,7 +131,7 @@ class Shares:
         after = self._after.get(stage, "")
         rounds_left = 2 if after else 1
         while rounds_left:
-            found = connection.execute(self._tenants, {**parameters, "after": after}).all()
+            found = self._tenants.rows(connection, **parameters, after=after)
             after = found[-1].tenant if len(found) == TENANTS_LOOKED_AT else ""
             given = self._of_tenants(connection, stage, count, parameters, found) if found else {}
             if given:
@@ -121,7 +142,7 @@ class Shares:
         return {}
 
     def _of_tenants(
-        self, connection: Connection, stage: Stage, count: int, parameters: dict[str, Any], found: Sequence[sa.Row[Any]]
+        self, connection: Connection, stage: Stage, count: int, parameters: dict[str, Any], found: Sequence[_Tenant]
     ) -> dict[int, int]:
         free = self._free(connection, stage, count, found)
         most = {
@@ -134,17 +155,17 @@ class Shares:
         jobs_of: dict[str, list[int]] = {name: [] for name in most}
         looked = rows_of({"tenant": name, "most": share} for name, share in most.items())
         busy = _jobs([one.job_id for one in free.in_flight])
-        for row in connection.execute(self._idle, {**parameters, "looked": looked, "busy": busy}):
-            jobs_of[row.tenant].append(row.job_id)
+        for name, job_id in self._idle.rows(connection, **parameters, looked=looked, busy=busy):
+            jobs_of[name].append(job_id)
         # An idle job goes before a busy one, so the busy ones count only where the idle ones are too few.
         short = {name for name, share in most.items() if len(jobs_of[name]) < share}
         wanted = {one.job_id for one in free.in_flight if one.tenant in short}
         if wanted:
-            for row in connection.execute(self._scoped["jobs"], {**parameters, "wanted": _jobs(wanted)}):
+            for row in self._scoped["jobs"].rows(connection, **parameters, wanted=_jobs(wanted)):
                 jobs_of[row.tenant].append(row.job_id)
         return share_out(free.slots, [free.load(row, jobs_of[row.tenant]) for row in found if row.tenant in jobs_of])
 
-    def _free(self, connection: Connection, stage: Stage, count: int, found: Sequence[sa.Row[Any]]) -> _Free:
+    def _free(self, connection: Connection, stage: Stage, count: int, found: Sequence[_Tenant | _Job]) -> _Free:
         group = GROUP_OF_STAGE[stage]
         limit = self._limits.of(group)
         if limit is not None or (group is TENANT_LIMITED and any(row.claim_limit is not None for row in found)):

@@ -1,7 +1,7 @@
 """Stages: what a completed item opens. The barrier is checked, and the next stage created, in the same transaction."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -11,7 +11,9 @@ from rulegen_dagster.domain.canonical import sha256_hex
 from rulegen_dagster.domain.identity import item_key, rule_partition_key
 from rulegen_dagster.domain.states import ActionState, JobState, Stage, WorkState
 from rulegen_dagster.domain.work import DOCUMENT_ITEM, STAGE_VERSION, Offer
+from rulegen_dagster.ledger.batch import batch, rows_of
 from rulegen_dagster.ledger.claims import is_open
+from rulegen_dagster.ledger.compiled import Query
 from rulegen_dagster.ledger.database import Database
 from rulegen_dagster.ledger.schema import action, action_set, clause, job, transition, work_item
 
@@ -20,6 +22,10 @@ _BARRIERS = {
     JobState.GENERATING_RULES: (Stage.GENERATE_RULES, JobState.GENERATING_TESTS),
     JobState.GENERATING_TESTS: (Stage.GENERATE_TESTS, JobState.VALIDATING),
 }
+
+
+JobStage = tuple[int, str]
+"""A job and one of its stages."""
 
 
 class Stages:
@@ -39,6 +45,8 @@ class Stages:
             .limit(1)
         )
         self._an_open_item = of_stage.where(is_open())
+        self._lock = Query(database, _lock, tuple)
+        self._still_open = Query(database, lambda: _still_open(database.dialect), tuple)
         self._an_unfinished_item = of_stage.where(work_item.c.state != WorkState.SUCCEEDED.value)
 
     def lock(self, connection: Connection, job_ids: Iterable[int]) -> None:
@@ -48,13 +56,15 @@ class Stages:
         and neither would open the next stage. SQLite has one writer at a time and needs no lock.
         """
         if connection.dialect.name == "postgresql":
-            wanted = sorted(set(job_ids))
-            connection.execute(
-                sa.select(job.c.job_id)
-                .where(job.c.job_id.in_(wanted))
-                .order_by(job.c.job_id)
-                .with_for_update(key_share=True)
-            ).all()
+            self._lock.send(connection, job_ids=sorted(set(job_ids)))
+
+    def still_open(self, connection: Connection, stages: Collection[JobStage]) -> Callable[[], frozenset[JobStage]]:
+        """Ask which of the stages have an unfinished item, and return how to get them: those open nothing yet."""
+        if not stages:
+            return frozenset
+        asked = rows_of({"job_id": job_id, "stage": stage} for job_id, stage in sorted(stages))
+        answer = self._still_open.send(connection, asked=asked)
+        return lambda: frozenset((job_id, stage) for job_id, stage in answer())
 
     def open_parse(self, connection: Connection, job_id: int) -> None:
         """Create the parse item of a new job."""
@@ -67,11 +77,14 @@ class Stages:
             sa.update(job).where(job.c.job_id == job_id).values(validation_passed=None, updated_at=self._now)
         )
 
-    def landed(self, connection: Connection, offers: Sequence[Offer], *, worker: str) -> bool:
+    def landed(
+        self, connection: Connection, offers: Sequence[Offer], *, still_open: frozenset[JobStage], worker: str
+    ) -> bool:
         """Do what the accepted offers open: clauses and rule items, the next stage, or the action set.
 
-        Return whether a barrier was passed.
+        A stage that is `still_open` is no barrier to pass. Return whether one was passed.
         """
+        touched = {(offer.claim.key.job_id, offer.claim.key.stage.value) for offer in offers}
         for offer in offers:
             match offer.claim.key.stage:
                 case Stage.PARSE:
@@ -80,9 +93,8 @@ class Stages:
                     self._validated(connection, offer, worker)
                 case _:
                     pass
-        passed = [
-            self._advance(connection, job_id, worker) for job_id in sorted({offer.claim.key.job_id for offer in offers})
-        ]
+        reached = sorted({job_id for job_id, _ in touched - still_open})
+        passed = [self._advance(connection, job_id, worker) for job_id in reached]
         return any(passed)
 
     def advance(self, connection: Connection, job_id: int, worker: str) -> None:
@@ -263,6 +275,26 @@ class Stages:
             return False
         log_job(connection, self._now, job_id, before, after, cause=cause, actor=actor)
         return True
+
+
+def _lock() -> sa.Select[Any]:
+    return (
+        sa.select(job.c.job_id)
+        .where(job.c.job_id == sa.any_(sa.bindparam("job_ids", type_=sa.ARRAY(sa.BigInteger))))
+        .order_by(job.c.job_id)
+        .with_for_update(key_share=True)
+    )
+
+
+def _still_open(dialect: str) -> sa.Select[Any]:
+    """Return the query for those of the asked stages that have an unfinished item."""
+    asked = batch(dialect, "asked", job_id=sa.BigInteger, stage=sa.Text).alias("asked_stages")
+    an_item: sa.Select[Any] = sa.select(sa.literal_column("1")).where(
+        work_item.c.job_id == asked.c.job_id, work_item.c.stage == asked.c.stage, is_open()
+    )
+    return sa.select(asked.c.job_id, asked.c.stage).where(
+        an_item.limit(1).correlate(asked).scalar_subquery().is_not(None)
+    )
 
 
 def log_job(

@@ -13,18 +13,24 @@ from rulegen_dagster.domain.retry import RetryDecision, RetryPolicy
 from rulegen_dagster.domain.states import AttemptOutcome, Stage
 from rulegen_dagster.domain.work import Claim, FailedAttempt, Landing, Offer
 from rulegen_dagster.ledger.actions import Actions
+from rulegen_dagster.ledger.behaviours import Behaviours
 from rulegen_dagster.ledger.cancellations import Cancellations
 from rulegen_dagster.ledger.claims import Claimant, Claims, Scope, can_be_claimed
+from rulegen_dagster.ledger.compiled import sent_together
 from rulegen_dagster.ledger.completions import Completions
 from rulegen_dagster.ledger.database import Clock, Database, open_database
 from rulegen_dagster.ledger.deadlines import Deadlines
+from rulegen_dagster.ledger.decisions import Decisions
 from rulegen_dagster.ledger.forks import Forks
 from rulegen_dagster.ledger.limits import ClaimLimits
 from rulegen_dagster.ledger.migrate import ensure_current
 from rulegen_dagster.ledger.outbox import Outbox
+from rulegen_dagster.ledger.quotas import Quotas
 from rulegen_dagster.ledger.reads import Reads
 from rulegen_dagster.ledger.recoveries import Recoveries
 from rulegen_dagster.ledger.redrives import Redrives
+from rulegen_dagster.ledger.reports import write_reports
+from rulegen_dagster.ledger.reservations import QuotaTurn, Reservations
 from rulegen_dagster.ledger.stages import Stages
 from rulegen_dagster.ledger.submissions import Submissions
 from rulegen_dagster.ledger.tenants import Tenants
@@ -52,6 +58,7 @@ class Turn:
         claims: Claims,
         completions: Completions,
         stages: Stages,
+        quotas: QuotaTurn,
         commits: set[Commit],
     ) -> None:
         """Made by `Ledger.turn`; `commits` is told what the turn commits."""
@@ -60,6 +67,7 @@ class Turn:
         self._claims = claims
         self._completions = completions
         self._stages = stages
+        self._quotas = quotas
         self._commits = commits
         self._offers: list[Offer] = []
 
@@ -77,9 +85,17 @@ class Turn:
         if not touched:
             return {}
         worker = self._claimant.worker
-        self._stages.lock(self._connection, (claim.key.job_id for claim in touched))
-        completed = self._completions.complete(self._connection, offers, worker=worker, run_id=self._claimant.run_id)
-        failed_now = self._completions.fail(self._connection, failures, worker=worker)
+        touched_stages = {(offer.claim.key.job_id, offer.claim.key.stage.value) for offer in offers}
+        with sent_together(self._connection):
+            self._stages.lock(self._connection, (claim.key.job_id for claim in touched))
+            completing = self._completions.complete(
+                self._connection, offers, worker=worker, run_id=self._claimant.run_id
+            )
+            failing = self._completions.fail(self._connection, failures, worker=worker)
+            looking = self._stages.still_open(self._connection, touched_stages)
+        completed, failed_now, still_open = completing(), failing(), looking()
+        write_reports(self._connection, offers, failures)
+        self._quotas.settle(offers, failures)
         landed = completed.landed | completed.landed_before | failed_now
         accepted = [offer for offer in offers if offer.claim.token in completed.landed]
         self._commits.update(_COMMIT_OF_STAGE.get(offer.claim.key.stage, failpoints.COMPLETION) for offer in accepted)
@@ -87,7 +103,7 @@ class Turn:
             failpoints.GIVE_BACK if failed.outcome is AttemptOutcome.CANCELLED else failpoints.FAILURE
             for failed, _ in failures
         )
-        if self._stages.landed(self._connection, accepted, worker=worker):
+        if self._stages.landed(self._connection, accepted, still_open=still_open, worker=worker):
             self._commits.add(failpoints.BARRIER)
         return {claim.token: Landing.ACCEPTED if claim.token in landed else Landing.STALE for claim in touched}
 
@@ -98,12 +114,17 @@ class Turn:
         return self._claims.renew(self._connection, claims, lease_ms=self._claimant.lease_ms)
 
     def claim(self, scope: Scope, tokens: Sequence[str]) -> tuple[Claim, ...]:
-        """Claim at most one item for each fresh token; the last write of a turn (see `ClaimLimits`)."""
+        """Claim at most one item for each fresh token; only quotas write after it (see `ClaimLimits`)."""
         if not tokens:
             return ()
-        taken = self._claims.take(self._connection, scope, tokens=tokens, claimant=self._claimant)
+        taken = self._claims.take(self._connection, scope, tokens=tokens, claimant=self._claimant, quotas=self._quotas)
         self._commits.update(failpoints.RECLAIM if claim.attempt > 1 else failpoints.CLAIM for claim in taken)
         return taken
+
+    @property
+    def quota_wait_ms(self) -> int | None:
+        """After how long a quota may grant what it refused to a claim of this turn; None where time alone does not."""
+        return self._quotas.wait_ms
 
 
 class Ledger:
@@ -136,21 +157,28 @@ class Ledger:
         self.redrives = Redrives(database, attempt_limit=policy.max_attempts)
         self.reads = Reads(database, deadlines)
         self.outbox = Outbox(database)
+        self._reservations = Reservations(database)
+        self.quotas = Quotas(database, self._reservations)
         self.waivers = Waivers(database, self._stages)
+        self.behaviours = Behaviours(database)
+        self.decisions = Decisions(database, self._stages)
 
     @contextmanager
     def turn(self, claimant: Claimant) -> Iterator[Turn]:
         """Open a turn; it commits when the block ends, and nothing of it happened if an error leaves the block."""
         commits: set[Commit] = set()
         with self.database.write(commits) as connection:
+            quotas = QuotaTurn(connection, self._reservations)
             yield Turn(
                 connection,
                 claimant,
                 claims=self._claims,
                 completions=self._completions,
                 stages=self._stages,
+                quotas=quotas,
                 commits=commits,
             )
+            quotas.finish()
 
     def close(self) -> None:
         """Close every connection."""

@@ -7,13 +7,15 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from rulegen_dagster.domain.behaviour import Behaviour
+from rulegen_dagster.domain.behaviour import Behaviour, FrozenBehaviour, Pack
 from rulegen_dagster.domain.errors import SubmissionConflictError, TenantNotFoundError
 from rulegen_dagster.domain.failpoints import INTAKE
 from rulegen_dagster.domain.identity import JobName, job_partition_key
+from rulegen_dagster.domain.prompt import Prompt
 from rulegen_dagster.domain.states import JobState
+from rulegen_dagster.ledger.behaviours import keep
 from rulegen_dagster.ledger.database import Database, again_after_conflicts
-from rulegen_dagster.ledger.schema import behaviour, job, submission, tenant
+from rulegen_dagster.ledger.schema import job, job_trace, submission, tenant
 from rulegen_dagster.ledger.stages import Stages, log_job
 
 
@@ -21,7 +23,9 @@ from rulegen_dagster.ledger.stages import Stages, log_job
 class Submission:
     """What a client hands in. `input_digest` is the SHA-256 of the upload's bytes, which are stored already.
 
-    `deadline_ms` counts from when the job is made; None makes a job that has no deadline.
+    `prompts` and `packs` are the texts that the behaviour names. `deadline_ms` counts from when the job is made; None
+    makes a job that has no deadline. `traceparent` is where the submission stands in a trace, for all work on the job
+    to stand below it.
     """
 
     name: JobName
@@ -30,7 +34,10 @@ class Submission:
     size_bytes: int
     ruleset: str
     behaviour: Behaviour
+    prompts: tuple[Prompt, ...] = ()
+    packs: tuple[Pack, ...] = ()
     deadline_ms: int | None = None
+    traceparent: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,10 +105,10 @@ class Submissions:
             )
             if not stored:
                 return _existing(connection, request)
-            connection.execute(
-                _insert(connection, behaviour)
-                .values(digest=request.behaviour.digest, content=request.behaviour.content, created_at=now)
-                .on_conflict_do_nothing()
+            keep(
+                connection,
+                now,
+                FrozenBehaviour(behaviour=request.behaviour, prompts=request.prompts, packs=request.packs),
             )
             return self._create_job(connection, request, actor)
 
@@ -119,6 +126,7 @@ class Submissions:
             actor=actor,
         )
         self._stages.open_parse(connection, job_id)
+        place_in_trace(connection, self._database.now, job_id, request.traceparent)
         return Accepted(job_id=job_id, existing=False)
 
 
@@ -146,6 +154,12 @@ def store_submission(
         .returning(submission.c.submission_key)
     ).first()
     return inserted is not None
+
+
+def place_in_trace(connection: Connection, now: sa.ColumnElement[int], job_id: int, traceparent: str | None) -> None:
+    """Keep where the submission of a new job stands in a trace, if it does."""
+    if traceparent is not None:
+        connection.execute(sa.insert(job_trace).values(job_id=job_id, traceparent=traceparent, at=now))
 
 
 def create_job(

@@ -7,10 +7,10 @@ validate item. All of it is one transaction, so that a job never has the one wit
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Final
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 
 from rulegen_dagster.domain.canonical import canonical_json, sha256_hex
@@ -59,7 +59,6 @@ class Waivers:
         """Open through `stages` what a waiver lets go on."""
         self._database = database
         self._stages = stages
-        self._insert = sqlite.insert if database.dialect == "sqlite" else postgresql.insert
 
     def of(self, job_id: int) -> tuple[GivenWaiver, ...]:
         """Return a job's waivers in document order."""
@@ -146,7 +145,9 @@ class Waivers:
 
     def _keep(self, connection: Connection, job_id: int, clause_ordinal: int, actor: str, reason: str) -> bool:
         kept = connection.execute(
-            self._insert(waiver)
+            # ON CONFLICT is spelled alike in both dialects but lives in two modules of SQLAlchemy, each slow to import.
+            import_module(f"sqlalchemy.dialects.{connection.dialect.name}")
+            .insert(waiver)
             .values(
                 job_id=job_id,
                 clause_ordinal=clause_ordinal,

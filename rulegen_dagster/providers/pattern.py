@@ -5,21 +5,30 @@ abstains with a typed reason from everything else. It never guesses: a clause wi
 person or to a model.
 """
 
+import re
 from functools import lru_cache
 from pathlib import Path
 
 from rulegen_dagster.domain.canonical import canonical_json, sha256_hex
+from rulegen_dagster.domain.clause import ContextRelation
 from rulegen_dagster.domain.errors import ProviderPermanentError
 from rulegen_dagster.domain.rule import NoRuleDraft, RulesReply, TestsReply
 from rulegen_dagster.domain.states import Stage
 from rulegen_dagster.providers.pattern_cases import cases_of
-from rulegen_dagster.providers.pattern_model import Abstention
+from rulegen_dagster.providers.pattern_model import Abstention, Reading
 from rulegen_dagster.providers.pattern_readings import read_clause
 from rulegen_dagster.providers.pattern_rules import rule_of
 from rulegen_dagster.providers.port import ProviderIdentity, ProviderReply, ProviderRequest
 
 PATTERN_PROVIDER = "rulegen-pattern"
 """Name of this provider in settings, behaviours and labels."""
+
+_NEIGHBOURS = (ContextRelation.SAME_PARAGRAPH, ContextRelation.SAME_SECTION)
+_DEVIATES = re.compile(
+    r"[\s*_\-–(\d).]*(?:abweichend|in abweichung|ausgenommen|dies gilt nicht|das gilt nicht|davon|hiervon|jedoch"
+    r"|however|notwithstanding|except|exceptions?|unless|(?:this|that|the above) (?:does|do|shall) not apply)\b",
+    re.IGNORECASE,
+)
 
 
 class PatternProvider:
@@ -50,7 +59,7 @@ class PatternProvider:
         return ProviderReply(draft=draft, model_id=self._identity.model_id)
 
     def _rules(self, request: ProviderRequest) -> str:
-        reading = read_clause(request.clause, request.vocabulary)
+        reading = _read(request)
         if isinstance(reading, Abstention):
             reply = RulesReply(no_rule=NoRuleDraft(reason=reading.reason, detail=reading.detail))
         else:
@@ -58,11 +67,20 @@ class PatternProvider:
         return canonical_json(reply.model_dump(mode="json", exclude_none=True))
 
     def _tests(self, request: ProviderRequest) -> str:
-        reading = read_clause(request.clause, request.vocabulary)
+        reading = _read(request)
         if isinstance(reading, Abstention):
             raise ProviderPermanentError(f"the clause gives no tests ({reading.reason})")
         reply = TestsReply(tests=cases_of(reading, request.vocabulary))
         return canonical_json(reply.model_dump(mode="json", exclude_none=True))
+
+
+def _read(request: ProviderRequest) -> Reading | Abstention:
+    """Read the clause, unless a sentence behind it takes some of it back: that is one rule, and not in one clause."""
+    reading = read_clause(request.clause, request.vocabulary)
+    for entry in request.context:
+        if entry.relation in _NEIGHBOURS and entry.ordinal > request.clause.ordinal and _DEVIATES.match(entry.text):
+            return Abstention(reason="exception_in_another_clause", detail=f"clause {entry.ordinal} deviates from it")
+    return reading
 
 
 @lru_cache(maxsize=1)

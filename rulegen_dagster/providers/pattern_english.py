@@ -13,12 +13,14 @@ from rulegen_dagster.providers.pattern_quantities import ENGLISH_NUMBERS
 
 _BY_US = r"(?: for reimbursement| by the company| to the company| under this policy)?"
 _ALLOWED = r"reimbursed|reimbursable|paid(?: for)?|covered|claimable|eligible|allowed|permitted"
-_PAID = rf"(?:{_ALLOWED}|claimed|expensed|refunded|accepted|charged|booked|purchased|granted|approved){_BY_US}"
+_PAID = rf"(?:{_ALLOWED}|claimed|expensed|refunded|accepted|charged|spent|booked|purchased|granted|approved){_BY_US}"
 _PAPER = r"(?:an? |the |all |your )?(?:itemi[sz]ed |original |valid |detailed )*<PAPER>"
 _DET = r"(?:an? |the |your |their |the employee's |the travell?er's )?"
-_IN_ADVANCE = r"(?: in advance| beforehand| in writing)*"
+_AHEAD_OF_IT = r"(?:before|prior to) (?:booking|purchase|purchasing|buying|ordering|travel|departure)"
+_IN_ADVANCE = rf"(?: in advance| beforehand| in writing| {_AHEAD_OF_IT}(?: it| them)?)*"
 _KIND = r"(?:prior |advance |written |explicit )*(?:pre-?)?"
-_MUST = r"(?:must|shall|should|has to|have to|needs? to)(?: always| also)?"
+_MUST = r"(?:must|shall|should|has to|have to|needs? to)(?: always| also| first)?"
+_GET = r"(?:get|obtain|have|receive|seek)"
 _PERSON = r"(?:employees|staff|travell?ers|you)"
 _TAKEN = r"claim|expense|spend|use|take|receive|be granted"
 _OF = r"(?:(?:costing|worth|priced at|of|that (?:is|are)|is|are|costs?) )?"
@@ -39,6 +41,7 @@ def _comparators(number: str) -> tuple[tuple[Comparator, re.Pattern[str]], ...]:
                 r"(?:up to|at most|no more than|not more than|a maximum of|(?:is |are )?(?:limited|restricted) to"
                 r"|(?:is |are )?capped at|not to exceed|not exceeding"
                 r"|(?:must|may|shall|should|can|do|does|will) not exceed|cannot exceed"
+                r"|(?:(?:must|may|shall|should|can) not|cannot) be (?:higher|more|greater) than"
                 r"|(?:is |are )?subject to (?:a |the )?(?:maximum|limit|cap) of|to a (?:maximum|limit) of"
                 r"|(?:with )?(?:a |the )?(?:maximum|limit|cap|ceiling|allowance)(?: amount)? (?:of|is))"
                 r"(?: a (?:total|maximum) of)? <N>"
@@ -76,7 +79,7 @@ _FILLER_WORDS = (
     "purchase purchases item items amount amounts total charge charges bill bills fee fees fare fares price prices "
     "rate rates claim claims report reports reimbursement reimburse reimbursed pay paid cover covered "
     "transaction transactions following limit limits maximum apply applies category type kind what "
-    "if when where leave request requests"
+    "if when where leave request requests have has"
 )
 _EXCEPTION_FILLERS = (
     "a an the for in of on to is are it they this when where case cases or and that expense purchase "
@@ -132,7 +135,8 @@ ENGLISH = Language(
         rf"|{_KIND}approval (?:of|from|by) {_DET}(?P<approver><APPROVER>) is (?:always )?required"
         rf"|(?:is|are) subject to (?:the )?{_KIND}approval (?:of|from|by) {_DET}(?P<approver><APPROVER>)"
         rf"|{_DET}(?P<approver><APPROVER>) {_MUST} (?:pre-?)?approve"
-        rf"|you must (?:get|obtain|have) {_KIND}approval (?:of|from|by) {_DET}(?P<approver><APPROVER>){_IN_ADVANCE}"
+        rf"|(?:(?:{_PERSON} )?{_MUST} |please )?{_GET} {_DET}{_KIND}(?:approval (?:of|from|by) {_DET}"
+        rf"(?P<approver><APPROVER>)|(?P<approver><APPROVER>) approval){_IN_ADVANCE}"
     ),
     approval_by_nobody_named=sentence_pattern(
         rf"{_MUST} be (?:pre-?)?approved|(?:requires?|needs?) {_KIND}approval|{_KIND}approval is (?:always )?required"
@@ -162,6 +166,14 @@ ENGLISH = Language(
                 r"|excluded from reimbursement)"
                 r"|(?:we|the company) (?:do|does|will) not (?:reimburse|cover|pay for)"
                 r"|not (?:reimbursable|reimbursed|allowed|permitted|covered)"
+                r"|(?:is|are) not an? (?:allowable|eligible|reimbursable|covered) (?:business )?(?:expense|cost)"
+                r"|(?:is|are|will be|shall be) (?:rejected|denied|refused|declined|excluded)"
+                r"|(?:do not|don't|never) (?:claim|expense|charge|book|buy|purchase|submit)"
+                r"|(?:no|there is no) reimbursement (?:is |will be )?(?:made |given |provided )?(?:for|of)"
+                rf"|(?P<part>under no circumstances (?:will|can|may|shall|is|are))\s{_GAP}"
+                rf"(?P<part>(?:be )?(?:{_ALLOWED}))"
+                r"|(?:is|are) (?:the (?:sole )?responsibility of the (?:employee|travell?er)"
+                r"|at (?:the (?:employee|travell?er)'s|your|their) own expense)"
                 rf"|{_PERSON} (?:may|must|shall|can) not (?:{_TAKEN}|request|charge|book|buy|purchase)"
             ),
         ),
@@ -198,7 +210,7 @@ ENGLISH = Language(
     ignored_before_value=sentence_pattern(
         r"(?:travel(?:ling)? (?:in|by|with)|use of|trips in|driving)(?: an?| the| your| their)? (?=<VALUE>)"
     ),
-    polite=sentence_pattern(r"please(?: note that)?|note that|kindly|for any reason"),
+    polite=sentence_pattern(r"please(?: note that)?|note that|kindly|for any reason|under any circumstances"),
     should=sentence_pattern(r"should|ought to|(?:try|aim) to"),
     may=sentence_pattern(rf"(?:{_PERSON}|may) (?:may |can )?(?:be|claim|expense|spend)|can be"),
     whole_claim=sentence_pattern(r"claims?|(?:expense )?reports?"),

@@ -25,6 +25,7 @@ _CONSENT = (
 )
 _BY = rf"(?:durch |von |vom )?{_DET}"
 _IN_ADVANCE = r"(?: vorab| vorher| im voraus| zuvor| schriftlich)*"
+_PERSON = r"(?:beschäftigte|mitarbeitende|reisende|dienstreisende|sie)"
 _MUST = r"m(?:uss|uß|üssen)|soll(?:en|te|ten)?"
 _DAYS = r"(?P<days><DAYS>|<TIME>)"
 _AFTER = r"(?:nach|ab|seit) (?:(?:dem |der )?datum )?(?:de[rsm] )?{event}"
@@ -47,7 +48,7 @@ def _comparators(number: str) -> tuple[tuple[Comparator, re.Pattern[str]], ...]:
                 rf" (?:beträgt|liegt bei|ist))\s{_GAP}(?P<part><N>)"
                 r"|(?:in höhe von )?(?:bis zu|bis maximal|bis höchstens|bis zur höhe von)"
                 r"(?: (?:einem betrag|einer höhe|einem höchstbetrag|insgesamt|maximal|höchstens)(?: von)?)? <N>"
-                r"|(?:in höhe von )?(?:höchstens|maximal|nicht mehr als) <N>"
+                r"|(?:in höhe von )?(?:höchstens|maximal|nicht mehr als|bis) <N>"
             ),
         ),
         (
@@ -82,7 +83,7 @@ _FILLER_WORDS = (
     "aller jede jeder "
     "jedes jeden jedem sämtliche einzelne einzelnen kosten ausgabe ausgaben auslage auslagen aufwendung aufwendungen "
     "anschaffung anschaffungen betrag beträge höhe preis preise gebühr gebühren antrag anträge abrechnung abrechnungen "
-    "erstattung beschäftigte beschäftigten mitarbeiter mitarbeiterinnen mitarbeitende mitarbeitenden "
+    "erstattung wert beschäftigte beschäftigten mitarbeiter mitarbeiterinnen mitarbeitende mitarbeitenden "
     "reisende reisenden "
     "unternehmen firma arbeitgeber wir sie ihr ihre ihren folgende folgenden gilt gelten wenn falls auch stets immer "
     "urlaub urlaubsantrag urlaubsanträge"
@@ -169,6 +170,7 @@ GERMAN = Language(
                 rf"|(?P<part>{_MUST})\s{_GAP}(?P<part>(?:durch|mit) {_PAPER} (?:belegt|nachgewiesen) werden)"
                 rf"|(?P<part>ist|sind)\s{_GAP}(?P<part>(?:durch|mit) {_PAPER} (?:zu belegen|nachzuweisen))"
                 rf"|(?P<part>(?:{_MUST}) {_PAPER})\s{_GAP}(?P<part>(?:vorgelegt|beigefügt|eingereicht) werden)"
+                rf"|(?P<part>{_PERSON} m(?:uss|üssen))\s{_GAP}(?P<part>{_PAPER} (?:vorlegen|beifügen|einreichen))"
             ),
         ),
         (
@@ -181,6 +183,10 @@ GERMAN = Language(
                 rf"|nicht {_FIT} (?:ist|sind)"
                 r"|(?:wir|(?:das unternehmen|die firma|der arbeitgeber)) (?:erstatten|erstattet|übernehmen"
                 r"|übernimmt) keine"
+                r"|von der erstattung (?:sind )?ausgeschlossen(?: sind)?"
+                rf"|(?P<part>(?:eine )?erstattung (?:von|der|des|für))\s{_GAP}(?P<part>erfolgt nicht)"
+                r"|(?P<part>(?:wird|werden) keine (?:kosten|ausgaben|aufwendungen))\s(?P<part>"
+                rf"{_PAID})|(?P<part>für)\s{_GAP}(?P<part>(?:erfolgt|gibt es) keine erstattung)"
             ),
         ),
         (

@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Protocol
 
 from rulegen_dagster.domain.clause import Clause, ContextEntry
-from rulegen_dagster.domain.quota import Remaining
+from rulegen_dagster.domain.prompt import Prompt
+from rulegen_dagster.domain.quota import CallCost, Remaining
 from rulegen_dagster.domain.refusal import Refusal
 from rulegen_dagster.domain.states import Stage
 from rulegen_dagster.domain.vocabulary import Vocabulary
@@ -18,7 +20,9 @@ NOT_A_MODEL = "not a language model"
 class ProviderIdentity:
     """Who makes the drafts; frozen into each job's behaviour.
 
-    `can_repair` is false where the same request always gets the same draft, so that asking again is no use.
+    `can_repair` is false where the same request always gets the same draft, so that asking again is no use. `prompts`
+    are those that it asks with, by task; empty where nobody is asked in words. `call_cost` is what a call may use at
+    most, None where it uses nothing that anybody counts; it is no part of the behaviour, for a price may change.
     """
 
     name: str
@@ -26,6 +30,8 @@ class ProviderIdentity:
     is_language_model: bool
     can_repair: bool = True
     settings: Mapping[str, str | int | bool] = field(default_factory=dict)
+    prompts: Mapping[str, Prompt] = field(default_factory=dict)
+    call_cost: CallCost | None = None
 
     @property
     def label(self) -> str | None:
@@ -60,9 +66,30 @@ class ProviderRequest:
         return self.job.partition("/")[0]
 
 
+class AnswerProblem(StrEnum):
+    """What is wrong with an answer before anybody reads its draft; the values are failure codes, a closed set."""
+
+    #: No answer of the protocol: not JSON, a proxy's page, fields of other types.
+    UNREADABLE = "answer_unreadable"
+    #: Cut off at the limit of its tokens.
+    TRUNCATED = "answer_truncated"
+    #: The model or its filter declined; a person looks at the clause, and nobody asks again.
+    REFUSED = "answer_refused"
+
+
+ANSWER_PROBLEMS: Mapping[AnswerProblem, str] = {
+    AnswerProblem.UNREADABLE: "the endpoint answered with something that is no completion",
+    AnswerProblem.TRUNCATED: "the answer was cut off at its limit of tokens",
+    AnswerProblem.REFUSED: "the model or its content filter declined to answer",
+}
+"""Each problem in words for people."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ProviderReply:
     """What a provider returned; `draft` is JSON text and untrusted. Tokens and cost are None where unknown.
+
+    With a `problem` there is no draft to be read, and the call is paid for nevertheless.
 
     `report` is what else the answer said of itself (raw usage, effective settings, finish reason): names and numbers,
     no content. `remaining` is what it said is left of the provider's limits.
@@ -76,6 +103,7 @@ class ProviderReply:
     cost_micros: int | None = None
     report: Mapping[str, str | int | float | bool | None] = field(default_factory=dict)
     remaining: Remaining | None = None
+    problem: AnswerProblem | None = None
 
 
 class Provider(Protocol):

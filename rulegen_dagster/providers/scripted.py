@@ -10,10 +10,12 @@ A script is YAML:
       rule-11: [{do: ok, draft: {rules: []}, repaired: ok}]   # a draft to be refused, and its repair
     default: [ok]
     journal: calls.log                                 # optional: one line for each call, beside the script
+    call_cost: {overhead_tokens: 100, max_tokens: 400, price_in: 250000, price_out: 2000000}    # optional
 
 The first entry of `items` that matches is played; its last step repeats. `ok` answers with the step's `draft`, or
 with what the pattern extractor makes of the clause. A call that is a repair plays the step's `repaired`, where it has
-one; its line in the journal ends with `repair:` and the codes and places that it was told.
+one; its line in the journal ends with `repair:` and the codes and places that it was told. With a `call_cost` quotas
+reckon with that much for each call (prices in micro-USD for a million tokens), as they do for a model.
 """
 
 import asyncio
@@ -33,6 +35,7 @@ from rulegen_dagster.domain.errors import (
     ProviderRateLimitedError,
     ProviderRetryableError,
 )
+from rulegen_dagster.domain.quota import CallCost
 from rulegen_dagster.providers.pattern import PatternProvider
 from rulegen_dagster.providers.port import ProviderIdentity, ProviderReply, ProviderRequest
 
@@ -77,6 +80,7 @@ class Script(BaseModel):
     items: dict[str, Steps] = {}
     default: Steps = (Step(do="ok"),)
     journal: Path | None = None
+    call_cost: CallCost | None = None
 
     def step(self, request: ProviderRequest) -> Step:
         """Return what the script says of one call."""
@@ -121,7 +125,12 @@ class ScriptedProvider:
     @property
     def identity(self) -> ProviderIdentity:
         """The provider's name; the script itself is no part of a job's behaviour, so that it can be mended."""
-        return ProviderIdentity(name="rulegen-scripted", model_id="rulegen-scripted/1", is_language_model=False)
+        return ProviderIdentity(
+            name="rulegen-scripted",
+            model_id="rulegen-scripted/1",
+            is_language_model=False,
+            call_cost=self._script.call_cost,
+        )
 
     async def call(self, request: ProviderRequest) -> ProviderReply:
         """Play the step that the script has for this item and attempt."""

@@ -93,7 +93,7 @@ def _drain(context: dg.AssetExecutionContext, runtime: RuntimeResource, ledger_i
     reason = (
         f"re-executed in the Dagster run {context.run.run_id}" if is_asked_for_by_a_person(context.run.tags) else None
     )
-    with as_failures(), runtime.open(context.run.run_id) as opened:
+    with as_failures(), runtime.open(context.run.run_id, context.run.tags) as opened:
         events = RunEvents(opened, context.log_event)
         try:
             drained = drain_keys(opened, keys, stages, accept=ledger_io.accepting(context), redrive_reason=reason)

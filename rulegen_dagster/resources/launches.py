@@ -11,6 +11,7 @@ JOB_TAG = "rulegen/job"
 TENANT_TAG = "rulegen/tenant"
 REVISION_TAG = "rulegen/revision"
 CONTINUES_TAG = "rulegen/continues"
+TRACEPARENT_TAG = "rulegen/traceparent"
 PARENT_RUN_TAG = "dagster/parent_run_id"
 ROOT_RUN_TAG = "dagster/root_run_id"
 _RETRY_NUMBER_TAG = "dagster/retry_number"
@@ -76,6 +77,8 @@ def _request(instance: dg.DagsterInstance, launch: Launch, *, after: str) -> dg.
         REVISION_TAG: launch.revision,
         CONTINUES_TAG: _FIRST,
     }
+    if launch.traceparent is not None:
+        tags[TRACEPARENT_TAG] = launch.traceparent
     previous = instance.get_run_by_id(launch.previous_run_id) if launch.previous_run_id else None
     if previous is not None:
         tags[CONTINUES_TAG] = previous.run_id

@@ -159,8 +159,16 @@ def _conflicts(report: Mapping[str, Any]) -> Verdict:
             "findings": dg.MetadataValue.int(len(findings)),
             "found": _table(columns, rows),
             **_numbers(report, "pairs"),
+            **_proof(report.get("proof")),
         },
     )
+
+
+def _proof(proof: Mapping[str, Any] | None) -> dict[str, dg.MetadataValue]:
+    """Return by what the findings were decided for all facts, where the policy asked for that."""
+    if proof is None:
+        return {}
+    return {"proved_by": _text(proof["engine"]), **_numbers(proof, "questions", "open_questions")}
 
 
 def _coverage(report: Mapping[str, Any]) -> Verdict:

@@ -8,6 +8,7 @@ from rulegen_dagster.resources.accepting_io_manager import StageOutput, StoredUp
 from rulegen_dagster.resources.asset_factory import partition_keys
 from rulegen_dagster.resources.failures import as_failures, not_ready, refused
 from rulegen_dagster.resources.partition_sets import register_job
+from rulegen_dagster.workflow.content import upload_of
 from rulegen_dagster.workflow.documents import NotReady, prepare
 from rulegen_dagster.workflow.partitions import RETIRED_STATES
 from rulegen_dagster.workflow.publish import NothingToPublish, publish
@@ -30,7 +31,7 @@ def stored_upload(context: dg.AssetExecutionContext, runtime: Runtime) -> StageO
     """Show the job's upload, after reading it back and checking its digest."""
     with as_failures():
         job = _job(context, runtime)
-        data = runtime.blobs.get(job.spec_digest)
+        data = upload_of(runtime, job)
         return StageOutput(value=StoredUpload(file_name=job.file_name, size_bytes=len(data), digest=job.spec_digest))
 
 

@@ -63,26 +63,31 @@ class ConflictReport:
 
 
 @dataclass(frozen=True)
-class _Placed:
+class Placed:
+    """A rule with what decides of it."""
+
     rule: CompiledRule
     formula: Formula
 
     @property
     def id(self) -> str:
+        """The rule's id."""
         return self.rule.rule.id
 
     @property
     def priority(self) -> int:
+        """Which rule counts where two say different things."""
         return self.rule.rule.priority
 
     @property
     def is_cap(self) -> bool:
+        """Whether the rule limits an amount."""
         return self.formula.cap is not None
 
 
 def find_conflicts(rules: Sequence[CompiledRule], vocabulary: Vocabulary) -> ConflictReport:
     """Compare all rules of one subject with each other on their common fact grid."""
-    placed = [_Placed(rule, formula_of(rule)) for rule in rules]
+    placed = [Placed(rule, formula_of(rule)) for rule in rules]
     findings: list[Finding] = []
     living = []
     evaluations = 0
@@ -92,14 +97,11 @@ def find_conflicts(rules: Sequence[CompiledRule], vocabulary: Vocabulary) -> Con
         if any(rule.formula.holds(point) for point in grid.points()):
             living.append(rule)
         elif grid.complete:
-            message = f"{rule.id} holds for no facts at all: its condition contradicts itself or its exceptions"
-            findings.append(
-                Finding(kind=FindingKind.NEVER_HOLDS, rule_ids=(rule.id,), message=message, witness={}, outcomes=())
-            )
+            findings.append(never_holds(rule))
     pairs = [
         (first, second)
         for first, second in combinations(living, 2)
-        if first.rule.rule.subject == second.rule.rule.subject and _can_meet(first, second)
+        if first.rule.rule.subject == second.rule.rule.subject and can_meet(first, second)
     ]
     max_points = min(MAX_POINTS, max(_FEWEST_POINTS, _ALL_POINTS // max(len(pairs), 1)))
     thinned = []
@@ -113,7 +115,34 @@ def find_conflicts(rules: Sequence[CompiledRule], vocabulary: Vocabulary) -> Con
     return ConflictReport(findings=tuple(findings), pairs=len(pairs), evaluations=evaluations, thinned=tuple(thinned))
 
 
-def _can_meet(first: _Placed, second: _Placed) -> bool:
+def never_holds(rule: Placed) -> Finding:
+    """Return the finding about a rule that holds for no facts."""
+    message = f"{rule.id} holds for no facts at all: its condition contradicts itself or its exceptions"
+    return Finding(kind=FindingKind.NEVER_HOLDS, rule_ids=(rule.id,), message=message, witness={}, outcomes=())
+
+
+def pair_message(kind: FindingKind, first: Placed, second: Placed, outcomes: Sequence[Outcome]) -> str:
+    """Return what a finding about two rules says; of a rule that never matters, the first one is it."""
+    match kind:
+        case FindingKind.ALLOW_AND_DENY:
+            return f"{first.id} and {second.id} have one priority, and one allows what the other denies"
+        case FindingKind.TWO_CAPS:
+            caps = " and ".join(str(outcome.cap_minor) for outcome in outcomes)
+            return f"{first.id} and {second.id} have one priority and cap one subject differently: {caps} (minor units)"
+        case FindingKind.DUPLICATE:
+            return f"{first.id} and {second.id} decide alike for all facts"
+        case FindingKind.NEVER_DECISIVE:
+            return f"{first.id} never matters: whenever it holds, {second.id} settles the matter"
+        case _:
+            raise ValueError(f"{kind} is no finding about two rules alone")
+
+
+def gap_message(first: Placed, second: Placed, fact: str, value: int) -> str:
+    """Return what is said of a value at which neither of two neighbouring rules holds."""
+    return f"{first.id} and {second.id} divide {fact} between them, and neither holds at exactly {value}"
+
+
+def can_meet(first: Placed, second: Placed) -> bool:
     """Return whether both rules are in force on some day; which rules are is decided before any is asked."""
     a, b = first.rule.rule, second.rule.rule
     starts = [day for day in (a.effective_from, b.effective_from) if day is not None]
@@ -144,7 +173,7 @@ class _Answers:
 class _Comparison:
     """Two rules of one subject at every point of their grid, asked once."""
 
-    def __init__(self, first: _Placed, second: _Placed, grid: FactGrid) -> None:
+    def __init__(self, first: Placed, second: Placed, grid: FactGrid) -> None:
         self.grid = grid
         self._first = first
         self._second = second
@@ -161,11 +190,11 @@ class _Comparison:
         if gap is not None:
             yield gap
 
-    def _finding(self, kind: FindingKind, at: int, message: str) -> Finding:
+    def _finding(self, kind: FindingKind, at: int, message: str | None = None) -> Finding:
         return Finding(
             kind=kind,
             rule_ids=(self._first.id, self._second.id),
-            message=message,
+            message=message or pair_message(kind, self._first, self._second, self._outcomes[at]),
             witness=self._points[at],
             outcomes=self._outcomes[at],
         )
@@ -182,17 +211,12 @@ class _Comparison:
         decisions = {first.formula.decision, second.formula.decision}
         if decisions == {Decision.ALLOW, Decision.DENY}:
             for at in self._both():
-                message = f"{first.id} and {second.id} have one priority, and one allows what the other denies"
-                return self._finding(FindingKind.ALLOW_AND_DENY, at, message)
+                return self._finding(FindingKind.ALLOW_AND_DENY, at)
         if first.is_cap and second.is_cap:
             for at in self._both():
                 a, b = self._outcomes[at]
                 if a.cap_minor != b.cap_minor:
-                    message = (
-                        f"{first.id} and {second.id} have one priority and cap one subject differently:"
-                        f" {a.cap_minor} and {b.cap_minor} (minor units)"
-                    )
-                    return self._finding(FindingKind.TWO_CAPS, at, message)
+                    return self._finding(FindingKind.TWO_CAPS, at)
         return None
 
     def _duplicate(self) -> Finding | None:
@@ -200,17 +224,15 @@ class _Comparison:
             return None
         if any(a != b for a, b in self._outcomes):
             return None
-        at = next(self._both())
-        message = f"{self._first.id} and {self._second.id} decide alike for all facts"
-        return self._finding(FindingKind.DUPLICATE, at, message)
+        return self._finding(FindingKind.DUPLICATE, next(self._both()))
 
     def _overridden(self) -> Finding | None:
         for index, (hidden, other) in enumerate(((self._first, self._second), (self._second, self._first))):
-            if not _overrides(other, hidden):
+            if not overrides(other, hidden):
                 continue
             holding = [at for at, outcomes in enumerate(self._outcomes) if outcomes[index].decision is not None]
             if holding and all(self._is_moot(at, index) for at in holding):
-                message = f"{hidden.id} never matters: whenever it holds, {other.id} settles the matter"
+                message = pair_message(FindingKind.NEVER_DECISIVE, hidden, other, ())
                 return self._finding(FindingKind.NEVER_DECISIVE, holding[0], message)
         return None
 
@@ -245,10 +267,7 @@ class _Comparison:
                     self._holds(positions[tuple(sorted({**point, name: value + step}.items()))]) for step in (-1, 1)
                 )
                 if below and above and below != above:
-                    message = (
-                        f"{self._first.id} and {self._second.id} divide {name} between them, and neither holds at"
-                        f" exactly {value}"
-                    )
+                    message = gap_message(self._first, self._second, name, value)
                     return self._finding(FindingKind.GAP_AT_THRESHOLD, at, message)
         return None
 
@@ -258,7 +277,7 @@ class _Comparison:
         return self._first.id if a.decision is not None else self._second.id if b.decision is not None else ""
 
 
-def _overrides(other: _Placed, hidden: _Placed) -> bool:
+def overrides(other: Placed, hidden: Placed) -> bool:
     """Return whether a rule settles the matter wherever it holds, so that the other one no longer counts there."""
     if other.is_cap and hidden.is_cap:
         return other.priority >= hidden.priority

@@ -14,7 +14,17 @@ from typing import Final
 from rulegen_dagster.domain.errors import RuleLanguageError
 from rulegen_dagster.domain.vocabulary import BoolFact, EnumFact, FactValue, IntFact, MoneyFact, Vocabulary
 from rulegen_dagster.rules.evaluate import evaluate
-from rulegen_dagster.rules.expression import Comparison, Expr, Membership, Name, StringLiteral, names_in, walk
+from rulegen_dagster.rules.expression import (
+    Arithmetic,
+    ArithmeticOperator,
+    Comparison,
+    Expr,
+    Membership,
+    Name,
+    StringLiteral,
+    names_in,
+    walk,
+)
 from rulegen_dagster.rules.formula import Formula
 
 MAX_POINTS: Final = 20_000
@@ -23,7 +33,11 @@ MAX_POINTS: Final = 20_000
 
 @dataclass(frozen=True, kw_only=True)
 class FactGrid:
-    """The points for some formulas. `complete` is false where values were left out to stay within the limit."""
+    """The points for some formulas.
+
+    `complete` is false where values were left out to stay within the limit, and where a formula takes a remainder: it
+    changes its answer over and over, away from every threshold.
+    """
 
     values: Mapping[str, tuple[FactValue, ...]]
     complete: bool
@@ -51,7 +65,15 @@ def fact_grid(formulas: Sequence[Formula], vocabulary: Vocabulary, *, max_points
         if len(thinned[longest]) <= 2:
             break
         thinned[longest] = (*thinned[longest][:-1:2], thinned[longest][-1])
-    return FactGrid(values=thinned, complete=thinned == values)
+    return FactGrid(values=thinned, complete=thinned == values and not any(map(_takes_remainder, formulas)))
+
+
+def _takes_remainder(formula: Formula) -> bool:
+    return any(
+        isinstance(node, Arithmetic) and node.operator is ArithmeticOperator.REMAINDER
+        for expr in formula.expressions
+        for node in walk(expr)
+    )
 
 
 def _values(

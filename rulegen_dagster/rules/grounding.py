@@ -1,5 +1,6 @@
 """Grounding: every quote stands verbatim in its clause, and every number stands in its quote.
 
+What a rule may quote from a neighbouring clause is told by `context_quotes`, units by `quantities`.
 For comparison white space and invisible characters are left out, and typographic quotation marks, dashes and
 compatibility forms are folded; what is returned and stored is always the raw slice of the text.
 """
@@ -16,7 +17,8 @@ from typing import Final
 from rulegen_dagster.domain.clause import Clause, ClauseKind
 from rulegen_dagster.domain.money import exponent
 from rulegen_dagster.domain.rule import IntParam, MoneyParam, Param, RateParam, Source
-from rulegen_dagster.rules.numerals import Numeral, amounts_in, counts_in, numerals_in
+from rulegen_dagster.rules.numerals import Numeral, amounts_in, numerals_in
+from rulegen_dagster.rules.quantities import states_count
 
 MAX_QUOTE: Final = 4_000
 _MAX_OCCURRENCES: Final = 64
@@ -28,12 +30,16 @@ class QuoteProblem(StrEnum):
     NOT_VERBATIM = "quote_not_verbatim"
     NOT_SENTENCE_ALIGNED = "quote_not_sentence_aligned"
     READS_LIKE_AN_INSTRUCTION = "quote_reads_like_an_instruction"
+    NOT_IN_CONTEXT = "clause_not_in_context"
+    NUMBER_OF_ANOTHER_CLAUSE = "number_of_another_clause"
 
 
 PROBLEM_MESSAGES: Final = {
     QuoteProblem.NOT_VERBATIM: "the quote does not stand in the clause word for word",
     QuoteProblem.NOT_SENTENCE_ALIGNED: "the quote must be whole sentences of the clause, or whole cells of its row",
     QuoteProblem.READS_LIKE_AN_INSTRUCTION: "the quote addresses a language model, not the readers of a policy",
+    QuoteProblem.NOT_IN_CONTEXT: "no clause of this number was given as context from which this may be quoted",
+    QuoteProblem.NUMBER_OF_ANOTHER_CLAUSE: "the clause states such a number itself, or does not point at the other one",
 }
 
 
@@ -74,14 +80,14 @@ def ground_parameter_quote(quote: str, clause: Clause) -> str | QuoteProblem:
 
 
 def states_parameter(quote: str, param: Param) -> bool:
-    """Return whether a quote states the number of a parameter, in one of its readings."""
+    """Return whether a quote states the number of a parameter, in one of its readings, in its unit or another one."""
     match param:
         case MoneyParam(minor=minor, currency=currency):
             return Decimal(minor).scaleb(-exponent(currency)) in amounts_in(quote)
         case RateParam(micros=micros):
             return Decimal(micros).scaleb(-6) in amounts_in(quote)
-        case IntParam(value=value):
-            return Decimal(abs(value)) in counts_in(quote)
+        case IntParam(value=value, unit=unit):
+            return states_count(quote, Decimal(abs(value)), unit)
 
 
 def contradicts_currency(quote: str, param: Param) -> bool:
@@ -97,9 +103,9 @@ def names_approver(text: str, approver: str) -> bool:
     return bool(locate(_ARTICLE.sub("", approver.strip()).casefold(), text.casefold()))
 
 
-def numbers_around(clause: Clause) -> frozenset[Decimal]:
-    """Return every number of a clause, its lead and its table header."""
-    return counts_in("\n".join((clause.text, clause.lead or "", *clause.table_header)))
+def words_around(clause: Clause) -> str:
+    """Return the words of a clause, its lead and its table header, in which its numbers stand."""
+    return "\n".join((clause.text, clause.lead or "", *clause.table_header))
 
 
 def locate(quote: str, text: str) -> tuple[Span, ...]:

@@ -1,8 +1,7 @@
 """The lexer of the rule language."""
 
 import re
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from rulegen_dagster.domain.errors import RuleLanguageError
 
@@ -19,8 +18,7 @@ _TOKEN = re.compile(
 _BLANK: Final = " \t\r\n"
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(NamedTuple):
     """One token with its position in code points; the last one of a source has the kind `end`."""
 
     kind: str

@@ -54,13 +54,19 @@ def amounts_in(text: str) -> frozenset[Decimal]:
     digits = (
         reading / 100 if numeral.in_cents else reading for numeral in numerals_in(text) for reading in numeral.readings
     )
-    return frozenset((*digits, *_space_joined(text), *map(Decimal, _worded(text))))
+    return frozenset((*digits, *_space_joined(text), *_worded_values(text)))
 
 
 def counts_in(text: str) -> frozenset[Decimal]:
     """Return every number that a text may state, in digits or words, whatever it counts."""
     digits = (reading for numeral in numerals_in(text) for reading in numeral.readings)
-    return frozenset((*digits, *_space_joined(text), *map(Decimal, _worded(text))))
+    return frozenset((*digits, *_space_joined(text), *_worded_values(text)))
+
+
+@lru_cache(maxsize=128)
+def numbers_in(text: str) -> tuple[Numeral, ...]:
+    """Return the numbers of a text in digits and in words, each with its place, in no order."""
+    return (*numerals_in(text), *_space_joined_numerals(text), *_worded(text))
 
 
 def _readings(number: str, scale: str | None) -> tuple[Decimal, ...]:
@@ -90,8 +96,12 @@ def _unscaled(number: str) -> tuple[Decimal, ...]:
 
 
 def _space_joined(text: str) -> Iterator[Decimal]:
+    return (reading for numeral in _space_joined_numerals(text) for reading in numeral.readings)
+
+
+def _space_joined_numerals(text: str) -> Iterator[Numeral]:
     for match in _JOINED_BY_SPACE.finditer(text):
-        yield Decimal(re.sub(r"\s", "", match[0]))
+        yield Numeral(match.start(), match.end(), (Decimal(re.sub(r"\s", "", match[0])),))
 
 
 def _german_words() -> dict[str, int]:
@@ -126,23 +136,28 @@ _OTHER: Final = {
 } | _german_words()  # fmt: skip
 
 
-def _worded(text: str) -> Iterator[int]:
+def _worded_values(text: str) -> Iterator[Decimal]:
+    return (reading for numeral in _worded(text) for reading in numeral.readings)
+
+
+def _worded(text: str) -> Iterator[Numeral]:
     """Yield the numbers written in words; English ones are composed over hyphens, spaces and `and`."""
     run: list[str] = []
-    end = 0
+    start = end = 0
     for match in _WORD.finditer(text):
         word = match[0].casefold()
         adjacent = text[end : match.start()].strip(" \t\r\n-\u2010\u2011") == ""
-        end = match.end()
         if run and not (adjacent and _continues(run, word)):
-            yield _composed(run)
+            yield Numeral(start, end, (Decimal(_composed(run)),))
             run = []
+        end = match.end()
         if word in _OTHER and not run:
-            yield _OTHER[word]
+            yield Numeral(match.start(), end, (Decimal(_OTHER[word]),))
         elif run or word in _SMALL or word in _TENS or word in ("hundred", "thousand"):
+            start = start if run else match.start()
             run.append(word)
     if run:
-        yield _composed(run)
+        yield Numeral(start, end, (Decimal(_composed(run)),))
 
 
 def _continues(run: list[str], word: str) -> bool:

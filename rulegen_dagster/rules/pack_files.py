@@ -58,6 +58,16 @@ def read_pack(text: str, model: type[_Pack], *, name: str, refused: _Refusal) ->
     return pack
 
 
+def restore_pack(content: str, model: type[_Pack], *, refused: _Refusal) -> _Pack:
+    """Return the model of a pack's canonical JSON, as a job froze it."""
+    try:
+        return model.model_validate_json(content)
+    except ValidationError as error:
+        (first, *_) = error.errors(include_url=False, include_context=False, include_input=False)
+        field = " > ".join(map(str, first["loc"])) or "the pack"
+        raise refused(f"the frozen pack cannot be read by this release: {field}: {first['msg']}") from error
+
+
 class _UniqueKeyLoader(yaml.SafeLoader):
     """Refuses a key that stands twice in one mapping; YAML libraries keep the last one silently."""
 

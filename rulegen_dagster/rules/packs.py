@@ -6,7 +6,7 @@ from functools import lru_cache
 from rulegen_dagster.domain.errors import VocabularyError
 from rulegen_dagster.domain.vocabulary import BoolFact, EnumFact, Fact, Vocabulary
 from rulegen_dagster.rules.language import MAX_LITERAL, RESERVED_ROOTS, UNUSABLE_SEGMENTS
-from rulegen_dagster.rules.pack_files import pack_text, read_pack
+from rulegen_dagster.rules.pack_files import pack_text, read_pack, restore_pack
 
 
 def load_vocabulary(name: str) -> Vocabulary:
@@ -22,6 +22,15 @@ def parse_vocabulary(text: str, *, name: str) -> Vocabulary:
     vocabulary = read_pack(text, Vocabulary, name=name, refused=VocabularyError)
     for problem in _problems(vocabulary):
         raise VocabularyError(f"{name}.yaml: {problem}")
+    return vocabulary
+
+
+@lru_cache(maxsize=8)
+def restore_vocabulary(content: str) -> Vocabulary:
+    """Return the vocabulary of canonical JSON, as a job froze it. Raises `VocabularyError` where it cannot be read."""
+    vocabulary = restore_pack(content, Vocabulary, refused=VocabularyError)
+    for problem in _problems(vocabulary):
+        raise VocabularyError(f"the frozen vocabulary cannot be used: {problem}")
     return vocabulary
 
 

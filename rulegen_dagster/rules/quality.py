@@ -8,9 +8,10 @@ from pydantic import BaseModel, ConfigDict
 from rulegen_dagster.domain.errors import Failure, RuleLanguageError
 from rulegen_dagster.domain.policy import ValidationPolicy
 from rulegen_dagster.domain.vocabulary import FactValue, Vocabulary
-from rulegen_dagster.rules.conflicts import Finding, FindingKind, find_conflicts
+from rulegen_dagster.rules.conflicts import ConflictReport, Finding, FindingKind, find_conflicts
 from rulegen_dagster.rules.engine import CompiledRule, Outcome, compile_rule
 from rulegen_dagster.rules.mutation import MutationResult, mutate
+from rulegen_dagster.rules.proof import prove
 from rulegen_dagster.rules.validation import ClauseEntry, ValidationReport, validate_ruleset
 
 
@@ -24,7 +25,7 @@ class Waiver:
 
 
 class _Frozen(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class SurvivorRecord(_Frozen):
@@ -62,6 +63,16 @@ class FindingRecord(_Frozen):
     decided: tuple[str, ...]
 
 
+class ProofRecord(_Frozen):
+    """How the findings were decided for all facts, where the policy asked for it; `open_questions` were not."""
+
+    engine: str
+    questions: int
+    open_questions: int
+    added: int
+    withdrawn: int
+
+
 class WaiverRecord(_Frozen):
     """A waiver as the report shows it."""
 
@@ -95,6 +106,7 @@ class RulesetReport(ValidationReport):
     coverage: CoverageRecord
     waivers: tuple[WaiverRecord, ...]
     missing: tuple[Failure, ...]
+    proof: ProofRecord | None = None
 
     @classmethod
     def not_executed(
@@ -128,7 +140,8 @@ def assess_ruleset(
 ) -> RulesetReport:
     """Validate the entries, and measure what the policy asks for; never raises for what it finds.
 
-    A clause whose rules do not compile or whose tests fail has no mutants: its own failures say what is wrong.
+    A clause whose rules do not compile or whose tests fail has no mutants: its own failures say what is wrong. Raises
+    `ImportError` where the policy asks for proofs and the prover is not installed.
     """
     base = validate_ruleset(entries, vocabulary)
     failing = {clause.item_key for clause in base.clauses if clause.failures}
@@ -139,7 +152,8 @@ def assess_ruleset(
         if entry.rules.rules and entry.item_key not in failing
     }
     mutation = _mutation_record(results)
-    conflicts = find_conflicts([rule for rules in compiled.values() for rule in rules], vocabulary)
+    rules = [rule for rules in compiled.values() for rule in rules]
+    conflicts, proof = _decided_conflicts(rules, vocabulary, policy)
     findings = tuple(_finding_records(conflicts.findings, entries))
     coverage = _coverage_record(entries, policy, waivers)
     missing = tuple(_missing(policy, mutation, findings, coverage))
@@ -156,6 +170,23 @@ def assess_ruleset(
             WaiverRecord(clause_ordinal=item.clause_ordinal, actor=item.actor, reason=item.reason) for item in waivers
         ),
         missing=missing,
+        proof=proof,
+    )
+
+
+def _decided_conflicts(
+    rules: Sequence[CompiledRule], vocabulary: Vocabulary, policy: ValidationPolicy
+) -> tuple[ConflictReport, ProofRecord | None]:
+    report = find_conflicts(rules, vocabulary)
+    if not policy.proofs:
+        return report, None
+    proof = prove(rules, vocabulary, report)
+    return proof.report, ProofRecord(
+        engine=proof.engine,
+        questions=proof.questions,
+        open_questions=proof.open_questions,
+        added=proof.added,
+        withdrawn=proof.withdrawn,
     )
 
 
@@ -249,7 +280,8 @@ def _missing(
         yield Failure(code="mutation_score", path="$.mutation", message=message)
     conflicts = sum(finding.is_conflict for finding in findings)
     if conflicts > policy.allowed_conflicts:
-        message = f"{conflicts} pairs of rules contradict each other, {policy.label} allows {policy.allowed_conflicts}"
+        pairs = "1 pair" if conflicts == 1 else f"{conflicts} pairs"
+        message = f"{pairs} of rules in contradiction, {policy.label} allows {policy.allowed_conflicts}"
         yield Failure(code="conflicts", path="$.findings", message=message)
     if coverage.percent < policy.minimum_coverage_percent:
         named = ", ".join(coverage.open_items[:5]) + (" and more" if len(coverage.open_items) > 5 else "")

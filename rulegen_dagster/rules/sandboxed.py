@@ -2,13 +2,15 @@
 
     python -m rulegen_dagster.rules.sandboxed CPU_SECONDS MEMORY_BYTES < request.json > report.json
 
-The limits are set before a byte of the request is read, and no rule, fact or quote is in an argument or a file.
+The limits are set and the network is closed before a byte of the request is read (see `confinement` for what closes
+it), and no rule, fact or quote is in an argument or a file.
 """
 
 import json
 import resource
 import sys
 
+from rulegen_dagster.domain.confinement import deny_network
 from rulegen_dagster.domain.policy import ValidationPolicy
 from rulegen_dagster.domain.vocabulary import Vocabulary
 from rulegen_dagster.rules.quality import Waiver, assess_ruleset
@@ -24,6 +26,7 @@ def main(arguments: list[str]) -> int:
     """Limit this process, then assess the ruleset on standard input; return the exit code."""
     cpu_s, memory_bytes = map(int, arguments)
     limit_process(cpu_s=cpu_s, memory_bytes=memory_bytes)
+    deny_network()
     try:
         request = json.load(sys.stdin)
         report = assess_ruleset(

@@ -16,6 +16,7 @@ from rulegen_dagster.domain.errors import Failure, RuleLanguageError
 from rulegen_dagster.domain.rule import (
     Decision,
     IntParam,
+    Param,
     RuleOutput,
     Source,
     SuiteOutput,
@@ -37,15 +38,18 @@ from rulegen_dagster.rules.symbols import PARAM_PREFIX
 MIN_TESTS: Final = 3
 """Fewest test cases of a clause that has rules."""
 
+_NOT_AT_OFFSETS: Final = "the clause does not hold this quote at its offsets"
+
 
 @dataclass(frozen=True, kw_only=True)
 class ClauseEntry:
-    """A clause with the accepted outputs of its two work items."""
+    """A clause with the accepted outputs of its two work items, and the other clauses that its rules quote."""
 
     item_key: str
     clause: Clause
     rules: RuleOutput
     suite: SuiteOutput
+    cited: tuple[Clause, ...] = ()
 
 
 def entry_as_json(entry: ClauseEntry) -> dict[str, Any]:
@@ -55,30 +59,35 @@ def entry_as_json(entry: ClauseEntry) -> dict[str, Any]:
         "clause": asdict(entry.clause),
         "rules": entry.rules.model_dump(mode="json"),
         "suite": entry.suite.model_dump(mode="json"),
+        "cited": [asdict(clause) for clause in entry.cited],
     }
 
 
 def entry_from_json(row: Mapping[str, Any]) -> ClauseEntry:
     """Return the entry that `entry_as_json` made plain."""
-    clause = row["clause"]
     return ClauseEntry(
         item_key=row["item_key"],
-        clause=Clause(
-            **{
-                **clause,
-                "kind": ClauseKind(clause["kind"]),
-                "role": ClauseRole(clause["role"]),
-                "heading_path": tuple(clause["heading_path"]),
-                "table_header": tuple(clause["table_header"]),
-            }
-        ),
+        clause=_clause_from_json(row["clause"]),
         rules=RuleOutput.model_validate(row["rules"]),
         suite=SuiteOutput.model_validate(row["suite"]),
+        cited=tuple(map(_clause_from_json, row["cited"])),
+    )
+
+
+def _clause_from_json(row: Mapping[str, Any]) -> Clause:
+    return Clause(
+        **{
+            **row,
+            "kind": ClauseKind(row["kind"]),
+            "role": ClauseRole(row["role"]),
+            "heading_path": tuple(row["heading_path"]),
+            "table_header": tuple(row["table_header"]),
+        }
     )
 
 
 class _Frozen(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class ClauseResult(_Frozen):
@@ -170,30 +179,42 @@ def _validate_clause(entry: ClauseEntry, vocabulary: Vocabulary) -> ClauseResult
 
 
 def _grounding_failures(entry: ClauseEntry) -> Iterator[Failure]:
+    # A rule may quote what its provider was given, and nothing else.
+    texts = {entry.clause.ordinal: entry.clause, **{clause.ordinal: clause for clause in entry.cited}}
     for index, rule in enumerate(entry.rules.rules):
         path = f"$.rules[{index}]"
-        sources = [(f"{path}.source", rule.source)]
-        sources += [(f"{path}.unless[{position}].source", item.source) for position, item in enumerate(rule.unless)]
-        for source_path, source in sources:
-            if not _is_verbatim(source, entry.clause):
-                message = "the clause does not hold this quote at its offsets"
-                yield Failure(code="quote_not_verbatim", path=source_path, message=message)
+        allowed = {entry.clause.ordinal, *rule.depends_on}
+        known = {ordinal: clause for ordinal, clause in texts.items() if ordinal in allowed}
+        if not _is_verbatim(rule.source, {entry.clause.ordinal: entry.clause}):
+            yield Failure(code="quote_not_verbatim", path=f"{path}.source", message=_NOT_AT_OFFSETS)
+        for position, item in enumerate(rule.unless):
+            if not _is_verbatim(item.source, known):
+                yield Failure(
+                    code="quote_not_verbatim", path=f"{path}.unless[{position}].source", message=_NOT_AT_OFFSETS
+                )
         for name, param in rule.params.items():
-            param_path = f"{path}.params.{name}"
-            if isinstance(ground_parameter_quote(param.quote, entry.clause), QuoteProblem):
-                message = "the quote does not stand in the clause, its lead or its table header"
-                yield Failure(code="quote_not_verbatim", path=f"{param_path}.quote", message=message)
-            elif not states_parameter(param.quote, param):
-                message = "its number does not occur in its quote"
-                yield Failure(code="number_not_in_quote", path=param_path, message=message)
-            elif contradicts_currency(param.quote, param):
-                message = "its quote names another currency"
-                yield Failure(code="currency_not_in_quote", path=f"{param_path}.currency", message=message)
+            yield from _parameter_failures(param, f"{path}.params.{name}", entry.clause, known)
 
 
-def _is_verbatim(source: Source, clause: Clause) -> bool:
+def _parameter_failures(param: Param, path: str, clause: Clause, known: Mapping[int, Clause]) -> Iterator[Failure]:
+    quoted = known.get(clause.ordinal if param.clause_ordinal is None else param.clause_ordinal)
+    if quoted is None or isinstance(ground_parameter_quote(param.quote, quoted), QuoteProblem):
+        message = "the quote does not stand in the clause, its lead or its table header"
+        yield Failure(code="quote_not_verbatim", path=f"{path}.quote", message=message)
+    elif not states_parameter(param.quote, param):
+        message = "its number does not occur in its quote"
+        yield Failure(code="number_not_in_quote", path=path, message=message)
+    elif contradicts_currency(param.quote, param):
+        message = "its quote names another currency"
+        yield Failure(code="currency_not_in_quote", path=f"{path}.currency", message=message)
+
+
+def _is_verbatim(source: Source, clauses: Mapping[int, Clause]) -> bool:
+    clause = clauses.get(source.clause_ordinal)
+    if clause is None:
+        return False
     start, end = source.start - clause.start, source.end - clause.start
-    return source.clause_ordinal == clause.ordinal and start >= 0 and clause.text[start:end] == source.quote
+    return start >= 0 and clause.text[start:end] == source.quote
 
 
 def _suite_failures(entry: ClauseEntry, compiled: Sequence[CompiledRule]) -> Iterator[Failure]:

@@ -1,7 +1,8 @@
 """Formats read in a process of their own: a file that crashes, stalls or bloats the parser harms nobody else.
 
-The parent hands the bytes over a pipe and gets one JSON value back. The child has no environment, may write no file,
-start no process and use only so much memory and processor time; it ends with its one file.
+The parent hands the bytes over a pipe and gets one JSON value back. The child has no environment and no network (see
+`confinement` for what closes it), may write no file, start no process and use only so much memory and processor time;
+it ends with its one file.
 """
 
 import json
@@ -12,6 +13,7 @@ import sys
 from typing import Any
 
 from rulegen_dagster.domain.clause import ClauseKind
+from rulegen_dagster.domain.confinement import deny_network
 from rulegen_dagster.domain.errors import ParserProcessError, SpecError
 from rulegen_dagster.domain.source_map import SourceMap
 from rulegen_dagster.specs.assembly import Reading
@@ -75,6 +77,7 @@ def _started(program: str) -> "subprocess.Popen[bytes]":
 def main(spec_format: str, cpu_seconds: int) -> None:
     """Read standard input as one file and write what it holds; the body of the child process."""
     _confine(cpu_seconds)
+    deny_network()
     data = sys.stdin.buffer.read()
     try:
         answer = _json_of(_read(data, Format(spec_format)))

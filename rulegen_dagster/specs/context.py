@@ -1,4 +1,4 @@
-"""Context of a clause: the definitions it uses or speaks about, and the clauses it refers to.
+"""Context of a clause: the definitions it uses or speaks about, the clauses it refers to, and telling neighbours.
 
 Everything comes from an index of one parsed specification, so that no other job's text can get in. No model is asked.
 The header of a table comes with the clause itself.
@@ -9,15 +9,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from rulegen_dagster.domain.clause import Clause, ClauseRole, ContextEntry, ParsedSpec
+from rulegen_dagster.domain.clause import Clause, ClauseRole, ContextEntry, ContextRelation, ParsedSpec
 from rulegen_dagster.domain.errors import RetrievalError
+from rulegen_dagster.specs.neighbours import Neighbours
 from rulegen_dagster.specs.shared_terms import SharedTerms
 
-DEFINES = "defines"
-REFERENCED = "referenced"
-SHARES_TERMS = "shares_terms"
 MAX_ENTRIES = 12
-"""Most context entries of one clause: definitions it names, then references, then definitions it shares terms with."""
+"""Most context entries of one clause."""
 
 _MAX_TERM_WORDS = 6
 _WORD = re.compile(r"\w+")
@@ -63,12 +61,13 @@ class ContextIndex:
                     self._terms.add(words, clause)
             self._places = _Places(parsed.clauses)
             self._shared = SharedTerms([(clause, _words_of(clause)) for clause in parsed.clauses], definitions)
+            self._neighbours = Neighbours(parsed)
 
     def context_of(self, clause: Clause) -> tuple[ContextEntry, ...]:
         """Return at most `MAX_ENTRIES` clauses that a clause needs. Raises `RetrievalError`.
 
-        Definitions that it names come first, in document order, then what it refers to, then definitions with which it
-        shares terms, the nearest first.
+        Definitions that it names come first, in document order, then what it refers to, then the sentences at which it
+        points back, then neighbours that speak of the same thing, then definitions with which it shares terms.
         """
         entries: dict[int, ContextEntry] = {}
         with _as_retrieval_errors("retrieval_lookup_failed", f"the context of clause {clause.ordinal} was not found"):
@@ -76,14 +75,16 @@ class ContextIndex:
                 if len(entries) == MAX_ENTRIES:
                     break
                 if other.ordinal != clause.ordinal and other.ordinal not in entries:
-                    entries[other.ordinal] = ContextEntry(ordinal=other.ordinal, relation=relation, text=other.text)
+                    entries[other.ordinal] = ContextEntry(relation=relation, clause=other)
         return tuple(entries.values())
 
-    def _related(self, clause: Clause) -> Iterator[tuple[str, Clause]]:
+    def _related(self, clause: Clause) -> Iterator[tuple[ContextRelation, Clause]]:
         words = _words_of(clause)
-        yield from ((DEFINES, other) for other in self._terms.used_by(words))
-        yield from ((REFERENCED, other) for other in self._places.referenced_by(clause))
-        yield from ((SHARES_TERMS, other) for other in self._shared.spoken_of(clause, words))
+        yield from ((ContextRelation.DEFINES, other) for other in self._terms.used_by(words))
+        yield from ((ContextRelation.REFERENCED, other) for other in self._places.referenced_by(clause))
+        yield from ((ContextRelation.ANTECEDENT, other) for other in self._neighbours.antecedents_of(clause))
+        yield from self._neighbours.linked_to(clause)
+        yield from ((ContextRelation.SHARES_TERMS, other) for other in self._shared.spoken_of(clause, words))
 
 
 def definition_term(clause: Clause) -> str | None:

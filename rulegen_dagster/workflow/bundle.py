@@ -49,8 +49,15 @@ def clause_entries(runtime: Runtime, job_id: int) -> list[ClauseEntry]:
             SuiteOutput.model_validate_json(suite.output),
             waivers.get(item.clause_ordinal),
         )
+        cited = sorted(frozenset[int]().union(*(rule.cited for rule in rules.rules)))
         entries.append(
-            ClauseEntry(item_key=item.key.item_key, clause=clauses[item.clause_ordinal], rules=rules, suite=tests)
+            ClauseEntry(
+                item_key=item.key.item_key,
+                clause=clauses[item.clause_ordinal],
+                rules=rules,
+                suite=tests,
+                cited=tuple(clauses[ordinal] for ordinal in cited if ordinal in clauses),
+            )
         )
     return entries
 
@@ -112,6 +119,7 @@ def build_bundle(runtime: Runtime, job: JobRecord, entries: list[ClauseEntry], r
             "specification.txt": text,
             "tests.json": canonical_json({"suites": tests}).encode(),
             "validation_report.json": report.encode(),
+            **_changes_part(runtime, job),
         }
     )
 
@@ -144,6 +152,9 @@ def _rule_content(rule: Rule) -> dict[str, Any]:
     if not rule.depends_on:
         # What an earlier release let a person confirm keeps its bytes.
         del content["depends_on"]
+    for param in content["params"].values():
+        if param["clause_ordinal"] is None:
+            del param["clause_ordinal"]
     return content
 
 
@@ -160,6 +171,12 @@ def _context_part(runtime: Runtime, job: JobRecord, entries: list[ClauseEntry]) 
             if clause.ordinal in wanted
         ]
     }
+
+
+def _changes_part(runtime: Runtime, job: JobRecord) -> dict[str, bytes]:
+    """Return how the job came to its behaviour, where that is another than it began with."""
+    changed = [vars(change) for change in runtime.ledger.behaviours.changes(job.job_id)]
+    return {"behaviour_changes.json": canonical_json(changed).encode()} if changed else {}
 
 
 def accepted_report(runtime: Runtime, job_id: int) -> str | None:

@@ -1,15 +1,18 @@
 """The other jobs of a run of chaos, which end without a bundle, and what must hold of them.
 
-One is cancelled with work in flight. One expires half-way; its successor keeps what was accepted, is given more time,
-does the rest but for a clause that fails and is waived, and is rejected. Every step may be repeated by whoever goes on
-after a crash.
+One needs a decision, is retained, goes on and is cancelled with work in flight. One expires half-way; its successor
+keeps what was accepted, is given more time, does the rest but for a clause that fails and is waived, is validated as
+too little and, after another waiver, once more, and is rejected.
+Every step may be repeated by whoever goes on after a crash.
 """
 
 import contextlib
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
+from rulegen_dagster.domain.behaviour import Choice, Incompatibility, Part
 from rulegen_dagster.domain.errors import StateError
 from rulegen_dagster.domain.states import (
     TERMINAL_JOB_STATES,
@@ -19,10 +22,12 @@ from rulegen_dagster.domain.states import (
     Stage,
     WorkState,
 )
-from rulegen_dagster.domain.work import Landing, Offer
+from rulegen_dagster.domain.work import STAGE_VERSION, Landing, Offer
 from rulegen_dagster.ledger.audit import Rows
 from rulegen_dagster.ledger.claims import Scope
+from rulegen_dagster.ledger.needed_decisions import decisions_of_job
 from rulegen_dagster.ledger.reads import JobRecord
+from rulegen_dagster.workflow.behaviours import ask, check
 from rulegen_dagster.workflow.chaos_invariants import Evidence, Violation
 from rulegen_dagster.workflow.chaos_job import (
     CANCELLED,
@@ -45,7 +50,9 @@ POLICY = b"""# Expenses
 
 - Lodging always requires an itemized receipt.
 - First-class flights are not reimbursable.
+- Client meals may not exceed $120 per person.
 """
+OTHER_SCHEMA = Incompatibility(part=Part.OUTPUT_SCHEMA, was="this one", now="another one")
 _DAY_MS = 24 * 3_600_000
 _TOO_LONG_MS = 30 * _DAY_MS
 _ENDED = frozenset(state.value for state in TERMINAL_JOB_STATES)
@@ -77,6 +84,7 @@ def _submit(scene: Scene, runtime: Runtime, kind: str) -> JobRecord:
 def _cancel(scene: Scene, runtime: Runtime) -> None:
     """Cancel a job with its items in flight. Raises `StateError` where one of them is accepted after that."""
     job = _submit(scene, runtime, CANCELLED)
+    _retain(runtime, job)
     rules = Scope(stages=(Stage.GENERATE_RULES,), job_ids=(job.job_id,))
     with runtime.ledger.turn(runtime.claimant) as turn:
         claims = turn.claim(rules, [runtime.tokens()])
@@ -88,6 +96,15 @@ def _cancel(scene: Scene, runtime: Runtime) -> None:
         landings = turn.settle()
     if Landing.ACCEPTED in landings.values():
         raise StateError("an output was accepted after its job was cancelled", code="accepted_late")
+
+
+def _retain(runtime: Runtime, job: JobRecord) -> None:
+    """Have a decision asked about a job once, and go on with it when it is taken: as if another release had looked."""
+    if not decisions_of_job(runtime.ledger.database, job.job_id):
+        ask(runtime, job.job_id, OTHER_SCHEMA, whoever_works=True)
+    with contextlib.suppress(StateError):
+        runtime.ledger.decisions.retain(job.job_id, actor="chaos", reason="it is finished here", resume=False)
+    check(runtime, job.job_id)
 
 
 def _expire(scene: Scene, runtime: Runtime) -> JobRecord:
@@ -108,19 +125,36 @@ def _succeed(scene: Scene, runtime: Runtime, expired: JobRecord) -> JobRecord:
 
 
 def _reject(scene: Scene, runtime: Runtime, job: JobRecord) -> None:
-    """Do what is left of a job, waive the clause whose tests fail for good, and reject it."""
+    """Do what is left of a job, waive the clause whose tests fail for good, then the next one, and reject the job.
+
+    `REJECTED_ONCE` lets the tests of the first clause fail.
+    """
     drive(runtime, job, observe=lambda _: None, on_wait=lambda _: None, sleep=scene.clock.sleep)
-    with contextlib.suppress(StateError):
-        runtime.ledger.waivers.waive(job.job_id, _failing_clause(runtime, job), actor="chaos", reason="not a rule")
+    failing, other, _ = (
+        item.clause_ordinal or 0 for item in runtime.ledger.reads.items(job.job_id, Stage.GENERATE_RULES)
+    )
+    _waive(runtime, job, failing)
+    _find_too_little(runtime, job)
+    _waive(runtime, job, other)
     job = go_on(scene, runtime, job)
     with contextlib.suppress(StateError):
         runtime.ledger.actions.reject(job.job_id, actor="chaos", reason="not what was meant")
 
 
-def _failing_clause(runtime: Runtime, job: JobRecord) -> int:
-    """Return the clause of the first item, whose tests `REJECTED_ONCE` lets fail."""
-    first, *_ = runtime.ledger.reads.items(job.job_id, Stage.GENERATE_RULES)
-    return first.clause_ordinal or 0
+def _waive(runtime: Runtime, job: JobRecord, clause: int) -> None:
+    with contextlib.suppress(StateError):
+        runtime.ledger.waivers.waive(job.job_id, clause, actor="chaos", reason="not a rule")
+
+
+def _find_too_little(runtime: Runtime, job: JobRecord) -> None:
+    """Accept a first report that says that the job is below its policy, so that the next waiver asks for a second one.
+
+    Whoever comes here after a crash may find the job validated already, and passed: then there is no second one.
+    """
+    prepared = prepare(runtime, job.job_id, Stage.VALIDATE)
+    if isinstance(prepared, Offer):
+        is_first = prepared.claim.key.stage_version == STAGE_VERSION
+        accept(runtime, replace(prepared, passed=False, action_set=None) if is_first else prepared)
 
 
 def check_others(evidence: Evidence) -> list[Violation]:
@@ -158,7 +192,17 @@ def _broken(kind: str, rows: Rows, evidence: Evidence) -> Iterator[tuple[int, st
         yield 10, f"its decisions are {', '.join(decisions) or 'none'}"
     if any(row["state"] != ActionState.FAILED for row in rows["action"]):
         yield 10, "an action was begun or is still to be done"
+    yield from _undecided(kind, rows)
     yield from _changed(kind, rows, evidence)
+
+
+def _undecided(kind: str, rows: Rows) -> Iterator[tuple[int, str]]:
+    """Say where the job that needed a decision did not get exactly one, or changed its behaviour for it."""
+    found = [(row["decision"], row["settled_at"] is not None) for row in rows["needed_decision"]]
+    if found != ([(Choice.RETAIN.value, True)] if kind == CANCELLED else []):
+        yield 8, f"the decisions that it needed are {found}"
+    if rows["job_behaviour"]:
+        yield 8, "its behaviour was changed, and nobody asked for that"
 
 
 def _changed(kind: str, rows: Rows, evidence: Evidence) -> Iterator[tuple[int, str]]:
@@ -197,10 +241,11 @@ def _broken_inheritance(old: Rows, new: Rows, evidence: Evidence) -> Iterator[tu
         if _item(row) not in given or outputs[_item(row)] != row["output_digest"]:
             yield 2, f"the successor lacks the accepted output of {row['stage']}/{row['item_key']}"
     name = f"{after['tenant']}/{after['submission_key']}"
-    again = {(call.stage, call.item) for call in evidence.calls if call.job == name} & given
+    called = {(call.stage, call.item) for call in evidence.calls if call.job == name}
+    again = called & {(stage, item) for stage, item, _ in given}
     if again:
         yield 2, f"{len(again)} outputs that the successor was given were called for again"
 
 
-def _item(row: dict[str, Any]) -> tuple[str, str]:
-    return row["stage"], row["item_key"]
+def _item(row: dict[str, Any]) -> tuple[str, str, int]:
+    return row["stage"], row["item_key"], row["stage_version"]

@@ -57,6 +57,12 @@ ENDING_POINTS = frozenset(
         Failpoint.FORK_AFTER_COMMIT,
         Failpoint.WAIVER_BEFORE_COMMIT,
         Failpoint.WAIVER_AFTER_COMMIT,
+        Failpoint.DECISION_NEEDED_BEFORE_COMMIT,
+        Failpoint.DECISION_NEEDED_AFTER_COMMIT,
+        Failpoint.DECISION_BEFORE_COMMIT,
+        Failpoint.DECISION_AFTER_COMMIT,
+        Failpoint.RESUMPTION_BEFORE_COMMIT,
+        Failpoint.RESUMPTION_AFTER_COMMIT,
     }
 )
 # Nothing of a SQLite ledger moves while a process stands still inside its write transaction: those points only kill.

@@ -13,8 +13,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from rulegen_dagster.domain.errors import PublishError
+from rulegen_dagster.domain.retention import ContentKind
+from rulegen_dagster.ledger.behaviours import Behaviours
 from rulegen_dagster.ledger.blobs import StoredFile
 from rulegen_dagster.ledger.references import hold_blob_names, named_blobs, publishing_tokens
+from rulegen_dagster.ledger.retention import JobContent, Retention
 from rulegen_dagster.workflow.publish import left_over_folders, token_of
 from rulegen_dagster.workflow.runtime import Runtime
 
@@ -33,6 +36,11 @@ class Kind(StrEnum):
     PARTIAL_BUNDLE = "partial_bundle"
     #: The lock file of a worker that has ended and holds nothing in the ledger.
     LOCK_FILE = "lock_file"
+    #: What a job that ended long ago was made of; its files go as blobs, unless another job needs them.
+    UPLOAD = ContentKind.UPLOAD.value
+    CANONICAL_TEXT = ContentKind.CANONICAL_TEXT.value
+    #: The prompts of such a job, or (named by a digest) one text of them that no job needs any more.
+    PROMPTS = ContentKind.PROMPTS.value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,15 +52,29 @@ class Removed:
     size: int
 
 
-def collect(runtime: Runtime, *, grace_ms: int, now_ms: int, dry_run: bool = False) -> Iterator[Removed]:
+def collect(
+    runtime: Runtime,
+    *,
+    grace_ms: int,
+    now_ms: int,
+    dry_run: bool = False,
+    content_older_than_ms: int | None = None,
+    actor: str = "gc",
+) -> Iterator[Removed]:
     """Remove orphans that have not changed for `grace_ms` before `now_ms`, the file system's time; yield each.
+
+    With `content_older_than_ms`, uploads, canonical texts and prompts of jobs that ended longer ago than that, on the
+    ledger's clock, are removed too; a file of theirs that changed within the grace period goes with a later collection.
 
     With `dry_run`, only tell what would be removed. A grace period of zero is for a time when nobody submits: a
     submission between its blob and its transaction has nothing else to protect it. Raises `LedgerError`, and
     `PublishError` where a left-over folder cannot be removed; what was removed before that stays removed.
     """
-    cutoff = now_ms - grace_ms
-    yield from _blobs(runtime, cutoff, dry_run=dry_run)
+    cutoff, ended_before = now_ms - grace_ms, None
+    if content_older_than_ms is not None:
+        ended_before = runtime.ledger.reads.now() - content_older_than_ms
+        yield from _content(runtime, ended_before, actor, dry_run=dry_run)
+    yield from _blobs(runtime, cutoff, dry_run=dry_run, ended_before=ended_before)
     yield from _bundles(runtime, cutoff, dry_run=dry_run)
     yield from _lock_files(runtime, cutoff, dry_run=dry_run)
 
@@ -68,11 +90,30 @@ def collection_report(removed: Sequence[Removed], *, grace_ms: int, dry_run: boo
     }
 
 
-def _blobs(runtime: Runtime, cutoff: int, *, dry_run: bool) -> Iterator[Removed]:
+def _content(runtime: Runtime, ended_before: int, actor: str, *, dry_run: bool) -> Iterator[Removed]:
+    """Mark the content of jobs that ended long ago as removed, before any of it is; yield what is marked."""
+    database = runtime.ledger.database
+    retention, behaviours = Retention(database), Behaviours(database)
+    if dry_run:
+        yield from map(_removed_content, retention.due(ended_before=ended_before))
+    else:
+        while marked := retention.mark(ended_before=ended_before, actor=actor):
+            yield from map(_removed_content, marked)
+    for digest in behaviours.forget_prompts(ended_before=ended_before, dry_run=dry_run):
+        yield Removed(kind=Kind.PROMPTS, name=digest, size=0)
+    if not dry_run:
+        yield from map(_removed_content, retention.mark_prompts(ended_before=ended_before, actor=actor))
+
+
+def _removed_content(content: JobContent) -> Removed:
+    return Removed(kind=Kind(content.kind.value), name=str(content.job), size=0)
+
+
+def _blobs(runtime: Runtime, cutoff: int, *, dry_run: bool, ended_before: int | None) -> Iterator[Removed]:
     database, store = runtime.ledger.database, runtime.blobs
     old = sorted((f for f in store.files() if f.modified_ms <= cutoff), key=lambda file: file.path.name)
     with database.read() as connection:
-        named = named_blobs(connection, {file.digest for file in old if file.digest})
+        named = named_blobs(connection, {file.digest for file in old if file.digest}, ended_before=ended_before)
     orphans = [file for file in old if file.digest not in named]
     if dry_run:
         yield from map(_removed_blob, orphans)

@@ -1,6 +1,7 @@
 """The doctor: checks that everything that a job needs works here."""
 
 import sqlite3
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,12 +10,16 @@ from importlib.metadata import PackageNotFoundError, version
 from upath import UPath
 
 from rulegen_dagster.domain.errors import RulegenError
+from rulegen_dagster.domain.states import JobState
 from rulegen_dagster.ledger.blobs import BlobStore
-from rulegen_dagster.ledger.store import open_ledger
+from rulegen_dagster.ledger.needed_decisions import retained_jobs
+from rulegen_dagster.ledger.store import Ledger, open_ledger
 from rulegen_dagster.providers.registry import open_provider
 from rulegen_dagster.rules.packs import load_vocabulary
 from rulegen_dagster.rules.selfcheck import evaluators_agree
 from rulegen_dagster.settings import Settings
+from rulegen_dagster.telemetry.opening import destination_of, open_tracing
+from rulegen_dagster.workflow.quotas import refused_accounts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,10 +38,14 @@ def examine(settings: Settings) -> list[Check]:
         "dagster": _dagster,
         "sqlite": _sqlite,
         "ledger": _ledger,
+        "quotas": _in_ledger(_quotas),
         "blobs": _blobs,
         "provider": _provider,
         "vocabulary": _vocabulary,
         "evaluators": _evaluators,
+        "confinement": _confinement,
+        "tracing": _tracing,
+        "decisions": _in_ledger(_decisions),
     }
     return [_run(name, probe, settings) for name, probe in probes.items()]
 
@@ -76,6 +85,41 @@ def _ledger(settings: Settings) -> str:
         ledger.close()
 
 
+def _in_ledger(look: Callable[[Ledger], str]) -> Callable[[Settings], str]:
+    """Return the check that looks into the ledger, where there is one; why there is none, another check tells."""
+
+    def check(settings: Settings) -> str:
+        try:
+            ledger = open_ledger(settings.ledger_url, settings.retry_policy)
+        except RulegenError:
+            return "not looked at, without a ledger"
+        try:
+            return look(ledger)
+        finally:
+            ledger.close()
+
+    return check
+
+
+def _decisions(ledger: Ledger) -> str:
+    waiting = ledger.reads.jobs(states=(JobState.NEEDS_DECISION,))
+    if not waiting:
+        return "no job needs one"
+    retained = len(retained_jobs(ledger.database))
+    undecided = len(waiting) - retained
+    return (
+        f"needed by {undecided}, retained for another release {retained}, first {waiting[0].name}: 'rulegen list'"
+        " shows the reasons, 'rulegen decide' takes the decisions"
+    )
+
+
+def _quotas(ledger: Ledger) -> str:
+    found = ledger.quotas.list()
+    if refused := refused_accounts(found):
+        raise RulegenError("; ".join(refused))
+    return f"{len(found)} scopes, no account is refused" if found else "none is set"
+
+
 def _blobs(settings: Settings) -> str:
     store = BlobStore(UPath(settings.blobs_path))
     store.get(store.put(b"rulegen doctor\n"))
@@ -83,7 +127,7 @@ def _blobs(settings: Settings) -> str:
 
 
 def _provider(settings: Settings) -> str:
-    identity = open_provider(settings.provider, script=settings.script).identity
+    identity = open_provider(settings.provider, settings.provider_settings).identity
     return f"{identity.name} {identity.model_id}" + (f" ({identity.label})" if identity.label else "")
 
 
@@ -94,3 +138,18 @@ def _vocabulary(settings: Settings) -> str:
 
 def _evaluators(_settings: Settings) -> str:
     return f"{evaluators_agree()} evaluations agree"
+
+
+def _confinement(_settings: Settings) -> str:
+    """Tell what keeps the processes that read files and execute rules from the network."""
+    probe = [sys.executable, "-P", "-m", "rulegen_dagster.domain.confinement"]
+    ended = subprocess.run(probe, capture_output=True, text=True, timeout=60, check=False, env={})  # noqa: S603
+    if ended.returncode != 0:
+        raise RulegenError(f"the network could not be closed to a process: it ended with {ended.returncode}")
+    return ended.stdout.strip()
+
+
+def _tracing(settings: Settings) -> str:
+    """Tell where spans go; opened like this, they go there."""
+    open_tracing(settings.trace_file, settings.trace_profile)
+    return destination_of(settings.trace_file)

@@ -12,6 +12,7 @@ from rulegen_dagster.domain.text import moment
 from rulegen_dagster.domain.work import Claim, FailedAttempt, Landing, Offer
 from rulegen_dagster.ledger.claims import Scope
 from rulegen_dagster.ledger.reads import ItemRecord
+from rulegen_dagster.workflow.behaviours import check, held_up_by
 from rulegen_dagster.workflow.deadlines import expire_instead, too_long_waits
 from rulegen_dagster.workflow.engine import Accept, decide, offer_directly
 from rulegen_dagster.workflow.extract import parse, retrieve
@@ -20,6 +21,7 @@ from rulegen_dagster.workflow.outages import pause_s, ride_out
 from rulegen_dagster.workflow.recover import free_lost_work
 from rulegen_dagster.workflow.runtime import Runtime
 from rulegen_dagster.workflow.stopping import given_back
+from rulegen_dagster.workflow.traces import document_begins, document_ends
 from rulegen_dagster.workflow.validate import validate
 
 DOCUMENT_STAGES = (Stage.PARSE, Stage.RETRIEVE, Stage.VALIDATE)
@@ -54,6 +56,9 @@ def prepare(runtime: Runtime, job_id: int, stage: Stage) -> Offer | Reused | Not
     the output is made again while the lease may hold (it calls nobody), then `LedgerError` leaves the item to it. Where
     the process is interrupted, the item is given back.
     """
+    held_up = ride_out(lambda: _held_up(runtime, job_id, stage))
+    if held_up is not None:
+        return held_up
     # A claim whose answer was lost is left to its lease, and the next one finds the item taken.
     claims = ride_out(lambda: _claim(runtime, job_id, stage))
     if not claims and ride_out(lambda: free_lost_work(runtime)).waiting:
@@ -61,6 +66,7 @@ def prepare(runtime: Runtime, job_id: int, stage: Stage) -> Offer | Reused | Not
     if not claims:
         return ride_out(lambda: _why_not(runtime, job_id, stage))
     (claim,) = claims
+    document_begins(runtime, claim)
     try:
         with _renewed(runtime, claim):
             made = ride_out(lambda: _HANDLERS[stage](runtime, claim), patience_s=runtime.settings.lease_ms / 1000)
@@ -94,7 +100,23 @@ def accept(runtime: Runtime, offer: Offer, how: Accept = offer_directly) -> Land
             landings = turn.settle()
         return landings[offer.claim.token]
 
-    return ride_out(settle, patience_s=runtime.settings.lease_ms / 1000)
+    landing = ride_out(settle, patience_s=runtime.settings.lease_ms / 1000)
+    document_ends(runtime, offer, landing)
+    return landing
+
+
+def _held_up(runtime: Runtime, job_id: int, stage: Stage) -> NotReady | None:
+    """Return why this release may not claim a stage's item, where there may be one to claim."""
+    state = runtime.ledger.reads.job_by_id(job_id).state
+    if state not in (JOB_STATE_OF_STAGE[stage], JobState.NEEDS_DECISION):
+        return None
+    if any(item.state is WorkState.SUCCEEDED for item in runtime.ledger.reads.items(job_id, stage)):
+        return None
+    checked = check(runtime, job_id)
+    if checked.may_go_on:
+        return None
+    held_up = held_up_by(runtime, checked)
+    return NotReady(code=held_up.code, reason=held_up.text)
 
 
 def _claim(runtime: Runtime, job_id: int, stage: Stage) -> tuple[Claim, ...]:
@@ -131,7 +153,8 @@ def _book(runtime: Runtime, failed: FailedAttempt) -> None:
     failures = [(failed, decide(runtime, failed))]
     expire_instead(runtime, too_long_waits(runtime, failures))
     with runtime.ledger.turn(runtime.claimant) as turn:
-        turn.settle(failures)
+        landings = turn.settle(failures)
+    document_ends(runtime, failed, landings[failed.claim.token])
 
 
 def _why_not(runtime: Runtime, job_id: int, stage: Stage) -> Reused | NotReady:

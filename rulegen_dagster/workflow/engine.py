@@ -2,14 +2,16 @@
 
 A turn commits every completion and failure that is ready, renews leases, and claims items for the free slots. Each
 write in it is conditional by itself, and an item's slot is free again only once its completion is committed. Calls
-run outside any transaction. The engine ends when nothing that it may claim is left; it never waits for a due time or
-for somebody else's lease. Twice a second it looks which items in flight are still its own, and ends the calls of those
-that were cancelled or taken over. What a lost worker of this host held is looked for when the engine begins, and then
-once a second while a slot is free and nothing can be claimed. Told to stop, it claims nothing more, lets calls finish
-for their share of the grace period, and gives the rest back.
+run outside any transaction. The engine ends when nothing that it may claim is left; it never waits for a due time, a
+quota or somebody else's lease, but while a call is in flight it claims again once a quota has room. Twice a second it
+looks which items in flight are still its own, and ends the calls of those that were cancelled or taken over. What a
+lost worker of this host held is looked for when the engine begins, and then once a second while a slot is free and
+nothing can be claimed. Told to stop, it claims nothing more, lets calls finish for their share of the grace period, and
+gives the rest back.
 """
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -74,6 +76,7 @@ def decide(runtime: Runtime, failed: FailedAttempt) -> RetryDecision:
         policy=runtime.settings.retry_policy,
         jitter=runtime.jitter(),
         retry_after_ms=failed.retry_after_ms,
+        account_refused=failed.account_refused,
         refused_for_good=failed.outcome is AttemptOutcome.INVALID_OUTPUT
         and (not failed.may_repair or bool(failed.claim.repair)),
     )
@@ -84,6 +87,7 @@ class _Committed:
     outcomes: tuple[Outcome, ...]
     claims: tuple[Claim, ...]
     lost: tuple[Claim, ...]
+    quota_wait_ms: int | None = None
 
 
 class Engine:
@@ -132,6 +136,7 @@ class Engine:
         loop = asyncio.get_running_loop()
         next_renewal, next_look = loop.time() + renew_every, loop.time() + LOOK_EVERY_S
         may_claim, idle = True, False
+        quota_opens = math.inf
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="ledger-writer") as writer:
             try:
                 await self._free_lost(writer)
@@ -143,6 +148,8 @@ class Engine:
                     if not may_claim and len(self._in_flight) < self._slots and loop.time() >= next_search:
                         may_claim = await self._free_lost(writer)
                         next_search = loop.time() + SEARCH_EVERY_S
+                    if loop.time() >= quota_opens:
+                        may_claim, quota_opens = True, math.inf
                     if not self._stop.calls_left_s:
                         await self._give_back()
                     finished = self._take_finished(at_most=self._group if idle else self._slots)
@@ -164,10 +171,13 @@ class Engine:
                             self._observe(outcome)
                         # A lost item may be free by now; it is this engine's work as much as anybody's.
                         may_claim = bool(committed.lost) or (bool(wanted) and len(committed.claims) == wanted)
+                        if committed.quota_wait_ms is not None:
+                            quota_opens = loop.time() + committed.quota_wait_ms / 1000
                         # Calls that end at once share the next transaction.
                         await asyncio.sleep(0)
                     elif self._in_flight:
-                        await self._wait(min(min(next_renewal, next_look) - loop.time(), self._stop.calls_left_s))
+                        wake = min(next_renewal, next_look, quota_opens if free else math.inf)
+                        await self._wait(min(wake - loop.time(), self._stop.calls_left_s))
                         idle = True
                     elif self._defect is not None:
                         raise self._defect
@@ -216,9 +226,8 @@ class Engine:
     async def _drop_withdrawn(self, writer: ThreadPoolExecutor) -> bool:
         """End the calls whose items were taken away: the job was cancelled, or another worker took over."""
         held = tuple(self._in_flight.values())
-        look = self._runtime.ledger.cancellations.withdrawn
         try:
-            withdrawn = await asyncio.get_running_loop().run_in_executor(writer, look, held)
+            withdrawn = await asyncio.get_running_loop().run_in_executor(writer, self._look, held)
         except LedgerError:
             # Whoever commits next deals with an outage.
             return False
@@ -226,6 +235,11 @@ class Engine:
             if claim.token in withdrawn:
                 self._forget(claim)
         return bool(withdrawn)
+
+    def _look(self, held: tuple[Claim, ...]) -> frozenset[str]:
+        # A quota that somebody sets for the first time holds from here on; a turn never asks.
+        self._runtime.ledger.quotas.refresh()
+        return self._runtime.ledger.cancellations.withdrawn(held)
 
     def _forget(self, claim: Claim) -> None:
         """Drop a call whose claim is gone: its item has ended, or has another owner, or soon will."""
@@ -245,7 +259,8 @@ class Engine:
         self._wake.clear()
         if not self._finished:
             try:
-                await asyncio.wait_for(self._wake.wait(), max(timeout_s, 0.001))
+                async with asyncio.timeout(max(timeout_s, 0.001)):
+                    await self._wake.wait()
             except TimeoutError:
                 return
         # Calls that end in the same instant share the next transaction.
@@ -328,6 +343,7 @@ class Engine:
             landings = turn.settle(failures)
             renewed = turn.renew(held)
             claims = turn.claim(scope, [self._runtime.tokens() for _ in range(wanted)])
+            quota_wait_ms = turn.quota_wait_ms
         decisions = {failed.claim.token: decision for failed, decision in failures}
         return _Committed(
             outcomes=tuple(
@@ -340,4 +356,5 @@ class Engine:
             ),
             claims=claims,
             lost=tuple(claim for claim in held if claim.token not in renewed),
+            quota_wait_ms=quota_wait_ms,
         )

@@ -18,13 +18,18 @@ from rulegen_dagster.domain.states import (
 from rulegen_dagster.domain.text import moment
 from rulegen_dagster.ledger.attempts import repair_counts
 from rulegen_dagster.ledger.limits import ReachedLimit
+from rulegen_dagster.ledger.needed_decisions import reported_models
+from rulegen_dagster.ledger.quotas import QuotaHold
 from rulegen_dagster.ledger.reads import ActionRecord, ItemRecord, JobRecord
 from rulegen_dagster.ledger.recoveries import WORKER_LOST
 from rulegen_dagster.providers.registry import label_of
+from rulegen_dagster.workflow.behaviours import Checked, held_up_by
 from rulegen_dagster.workflow.bundle import accepted_report, in_force, report_of, waivers_of
+from rulegen_dagster.workflow.content import removed_content
 from rulegen_dagster.workflow.deadlines import deadline_text, is_overdue
 from rulegen_dagster.workflow.limits import LIMIT, limit_text
 from rulegen_dagster.workflow.publish import published_path
+from rulegen_dagster.workflow.quotas import charges_report, hold_text, quota_hold
 from rulegen_dagster.workflow.runtime import Runtime
 from rulegen_dagster.workflow.unused import unused_calls_report
 
@@ -53,7 +58,8 @@ class Reason:
     """Why a job stands where it stands: a code for machines, a sentence for people.
 
     `next_at` is the time (ms on the ledger's clock) at which work goes on by itself, where there is one. `items` or
-    `action` are what the reason is about, the one that the sentence names first; `limit` is what holds it back.
+    `action` are what the reason is about, the one that the sentence names first; `limit` or `hold` is what holds it
+    back.
     """
 
     code: str
@@ -62,6 +68,7 @@ class Reason:
     items: tuple[ItemRecord, ...] = ()
     action: ActionRecord | None = None
     limit: ReachedLimit | None = None
+    hold: QuotaHold | None = None
 
 
 def reason_of(runtime: Runtime, job: JobRecord) -> Reason:
@@ -73,6 +80,9 @@ def reason_of(runtime: Runtime, job: JobRecord) -> Reason:
         return Reason(code=DEADLINE, text=deadline_text(runtime, job, now))
     if job.state in TERMINAL_JOB_STATES:
         return Reason(code=job.state.value, text=f"the job is {job.state}: {job.end_reason or 'no reason was given'}")
+    if job.state is JobState.NEEDS_DECISION:
+        held_up = held_up_by(runtime, Checked(may_go_on=False, job=job))
+        return Reason(code=held_up.code, text=held_up.text)
     if job.state is JobState.AWAITING_CONFIRMATION:
         return Reason(
             code="awaiting_confirmation",
@@ -87,11 +97,23 @@ def reason_of(runtime: Runtime, job: JobRecord) -> Reason:
         return Reason(code=job.state.value, text=f"the job is {job.state}")
     items = runtime.ledger.reads.items(job.job_id, stage)
     reason = _stage_reason(stage, items, now, items_of_lost_workers(runtime, items, now))
-    reached = runtime.ledger.limits.reached(job.job_id, stage) if reason.code == "ready" else None
-    if reached is None:
+    what = f"{_count(list(reason.items))} of {stage}"
+    return held_back(runtime, reason, now, job_id=job.job_id, stage=stage, what=what)
+
+
+def held_back(runtime: Runtime, reason: Reason, now: int, *, job_id: int, stage: Stage, what: str) -> Reason:
+    """Return the limit or the quota that keeps `what` from being claimed, where it is ready; else the reason itself."""
+    if reason.code != "ready":
         return reason
-    text = limit_text(f"{_count(list(reason.items))} of {stage}", reached, now)
-    return Reason(code=LIMIT, text=text, next_at=reached.next_at, items=reason.items, limit=reached)
+    reached = runtime.ledger.limits.reached(job_id, stage)
+    if reached is not None:
+        text = limit_text(what, reached, now)
+        return Reason(code=LIMIT, text=text, next_at=reached.next_at, items=reason.items, limit=reached)
+    hold = quota_hold(runtime, job_id, stage)
+    if hold is not None:
+        text, code = hold_text(what, hold, now), hold.refusal.reason.value
+        return Reason(code=code, text=text, next_at=hold.next_at, items=reason.items, hold=hold)
+    return reason
 
 
 def _stage_reason(stage: Stage, items: list[ItemRecord], now: int, lost: list[ItemRecord]) -> Reason:
@@ -216,13 +238,18 @@ def status_report(runtime: Runtime, job: JobRecord) -> dict[str, Any]:
         "calls_this_run": runtime.ledger.reads.provider_calls(job.job_id, worker=runtime.worker),
         "repairs": _repairs_report(runtime, job.job_id),
         **unused_calls_report(runtime, job.job_id),
+        "charges": charges_report(runtime, job.job_id),
         "action_set": job.action_set_digest,
         "published": str(published) if published else None,
         "provider": job.behaviour["provider"],
         "provider_label": label_of(job.behaviour["provider"]),
+        "behaviour": job.behaviour_digest,
+        "behaviour_changes": [vars(change) for change in runtime.ledger.behaviours.changes(job.job_id)],
+        "reported_models": list(reported_models(runtime.ledger.database, job.job_id)),
         "deadline_ms": job.deadline_at,
         "file": job.file_name,
         "predecessor": str(job.predecessor) if job.predecessor else None,
+        "removed_content": removed_content(runtime, job),
         **_extraction_report(runtime, job),
         **_validation_report(runtime, job),
         "failed_items": [

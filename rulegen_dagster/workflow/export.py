@@ -140,6 +140,9 @@ def _quality(report: dict[str, Any]) -> Iterator[str]:
             f"- Coverage: {coverage['percent']} % of {coverage['normative']} clauses ({coverage['with_rules']} with"
             f" rules, {coverage['without_rule']} without, {coverage['waived']} of them waived)"
         )
+    if report["proof"]:
+        proof = report["proof"]
+        yield f"- Decided for all facts by {prose(proof['engine'])} ({proof['open_questions']} questions left open)"
     for failure in [*report["failures"], *report["missing"]]:
         yield f"- **{prose(failure['code'])}**: {prose(failure['message'])}"
     for finding in report["findings"]:
@@ -206,6 +209,8 @@ def _rule(rule: dict[str, Any]) -> Iterator[str]:
         yield f"- Cap: {code(rule['cap'])}"
     for name, value in rule["params"].items():
         yield f"- {code(f'p.{name}')} = {prose(value)}"
+    for quoted in rule["quotes_elsewhere"]:
+        yield f"- {code(quoted['for'])} from clause {quoted['clause_ordinal']}: “{prose(quoted['quote'])}”"
 
 
 def _expected(case: dict[str, Any]) -> str:

@@ -5,8 +5,8 @@ from typing import Any
 
 from rulegen_dagster.domain.behaviour import RETRIEVAL_INDEX, ContextPolicy
 from rulegen_dagster.domain.canonical import canonical_json, sha256_hex
-from rulegen_dagster.domain.clause import ContextEntry, ParsedSpec
-from rulegen_dagster.domain.errors import BehaviourChangedError, RetrievalError
+from rulegen_dagster.domain.clause import ContextEntry, ContextRelation, ParsedSpec
+from rulegen_dagster.domain.errors import RetrievalError
 from rulegen_dagster.domain.source_map import SourceMap
 from rulegen_dagster.domain.states import Stage
 from rulegen_dagster.domain.work import Claim, Offer
@@ -37,15 +37,9 @@ def retrieve(runtime: Runtime, claim: Claim) -> Offer:
     """Find, for each clause, the definitions it uses and the clauses it refers to, in the job's own text.
 
     Where that fails, the job's policy decides: `RetrievalError`, or an entry for each clause that goes on without.
-    Raises `BehaviourChangedError` where the job froze another index than this release's.
+    That the job froze this release's index is found out before the claim.
     """
     job = runtime.ledger.reads.job_by_id(claim.key.job_id)
-    if job.behaviour["retrieval_index"] != RETRIEVAL_INDEX:
-        raise BehaviourChangedError(
-            f"the job {job.name} froze the retrieval index {job.behaviour['retrieval_index']}, and this release has"
-            f" {RETRIEVAL_INDEX}; finish the job with the release that began it, or submit the specification under a"
-            " new key"
-        )
     text = runtime.blobs.get(str(job.canonical_digest)).decode()
     parsed = ParsedSpec(
         format=str(job.spec_format),
@@ -103,10 +97,10 @@ def load_source_map(runtime: Runtime, job_id: int) -> SourceMap:
 def load_context(runtime: Runtime, job_id: int) -> dict[int, tuple[ContextEntry, ...]]:
     """Return the accepted context of each clause; empty where the stage has not been passed."""
     retrieved = _retrieved(runtime, job_id)
-    texts = {clause.ordinal: clause.text for clause in runtime.ledger.reads.clauses(job_id)}
+    clauses = {clause.ordinal: clause for clause in runtime.ledger.reads.clauses(job_id)}
     return {
         int(ordinal): tuple(
-            ContextEntry(ordinal=entry["ordinal"], relation=entry["relation"], text=texts[entry["ordinal"]])
+            ContextEntry(relation=ContextRelation(entry["relation"]), clause=clauses[entry["ordinal"]])
             for entry in entries
         )
         for ordinal, entries in retrieved.get("context", {}).items()

@@ -8,6 +8,7 @@ from rulegen_dagster.domain.states import JobState
 from rulegen_dagster.ledger.reads import JobRecord
 from rulegen_dagster.workflow.intake import Intake
 from rulegen_dagster.workflow.runtime import Runtime
+from rulegen_dagster.workflow.traces import submission_told, successor_traced
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,10 +25,18 @@ def fork_job(runtime: Runtime, job: JobRecord, key: str, *, deadline_ms: int | N
     It takes over every accepted output, and has `deadline_ms` (None: as the settings say) from now. Raises
     `IdentityError` for a key that is not well formed, `StateError` and `SubmissionConflictError` as the ledger does.
     """
-    accepted = runtime.ledger.forks.fork(
-        job.job_id, check_submission_key(key), deadline_ms=deadline_ms or runtime.settings.deadline_ms, actor=actor
-    )
-    return Intake(job=runtime.ledger.reads.job_by_id(accepted.job_id), existing=accepted.existing)
+    check_submission_key(key)
+    with successor_traced(runtime, job) as span:
+        accepted = runtime.ledger.forks.fork(
+            job.job_id,
+            key,
+            deadline_ms=deadline_ms or runtime.settings.deadline_ms,
+            actor=actor,
+            traceparent=span.context.traceparent if span.context else None,
+        )
+        successor = runtime.ledger.reads.job_by_id(accepted.job_id)
+        submission_told(runtime, span, successor, existing=accepted.existing)
+    return Intake(job=successor, existing=accepted.existing)
 
 
 def extend_job(runtime: Runtime, job: JobRecord, *, by_ms: int | None, actor: str, reason: str) -> Extension:
@@ -49,12 +58,20 @@ def extend_job(runtime: Runtime, job: JobRecord, *, by_ms: int | None, actor: st
 
 def _successor(runtime: Runtime, job: JobRecord, deadline_ms: int, actor: str, reason: str) -> JobRecord:
     """Open the successor under the first key that is free, or that was taken for the same purpose."""
-    for key in successor_keys(job.name.submission_key):
-        try:
-            accepted = runtime.ledger.forks.fork(
-                job.job_id, key, deadline_ms=deadline_ms, actor=actor, reason=f"extended: {reason}"
-            )
-        except SubmissionConflictError:
-            continue
-        return runtime.ledger.reads.job_by_id(accepted.job_id)
+    with successor_traced(runtime, job) as span:
+        for key in successor_keys(job.name.submission_key):
+            try:
+                accepted = runtime.ledger.forks.fork(
+                    job.job_id,
+                    key,
+                    deadline_ms=deadline_ms,
+                    actor=actor,
+                    reason=f"extended: {reason}",
+                    traceparent=span.context.traceparent if span.context else None,
+                )
+            except SubmissionConflictError:
+                continue
+            successor = runtime.ledger.reads.job_by_id(accepted.job_id)
+            submission_told(runtime, span, successor, existing=accepted.existing)
+            return successor
     raise StateError("no key for a successor is left; open it with 'rulegen fork' under a key of your own")

@@ -6,31 +6,38 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from rulegen_dagster.domain.canonical import canonical_json, digest_of
+from rulegen_dagster.domain.canonical import canonical_json
 from rulegen_dagster.domain.clause import Clause, ContextEntry
 from rulegen_dagster.domain.errors import (
-    BehaviourChangedError,
     DraftRejectedError,
     Failure,
     LedgerError,
+    ProviderAccountError,
     ProviderAmbiguousError,
+    ProviderError,
     ProviderPermanentError,
     ProviderRateLimitedError,
     ProviderRetryableError,
 )
 from rulegen_dagster.domain.failpoints import Failpoint, reach
 from rulegen_dagster.domain.refusal import may_be_repaired, refusals_of
-from rulegen_dagster.domain.rule import OUTPUT_SCHEMA_VERSION, NoRuleDraft, RuleOutput, SuiteOutput
+from rulegen_dagster.domain.rule import NoRuleDraft, RuleOutput, SuiteOutput
 from rulegen_dagster.domain.states import AttemptOutcome, Stage, WorkState
 from rulegen_dagster.domain.text import printable
 from rulegen_dagster.domain.vocabulary import Vocabulary
 from rulegen_dagster.domain.work import Claim, FailedAttempt, Offer, Usage
-from rulegen_dagster.providers.port import Provider, ProviderReply, ProviderRequest
+from rulegen_dagster.providers.port import ANSWER_PROBLEMS, Provider, ProviderReply, ProviderRequest
 from rulegen_dagster.rules.drafts import read_rules_draft, read_tests_draft
-from rulegen_dagster.rules.packs import load_vocabulary
+from rulegen_dagster.telemetry.tracing import Tracing
+from rulegen_dagster.workflow.behaviours import Checked, ask, check
+from rulegen_dagster.workflow.call_spans import traced_call
 from rulegen_dagster.workflow.deadlines import budget_of, given_up
+from rulegen_dagster.workflow.engine import Outcome
 from rulegen_dagster.workflow.extract import load_context
+from rulegen_dagster.workflow.frozen import IncompatibleError, frozen_provider, frozen_vocabulary, honoured
+from rulegen_dagster.workflow.model_watch import ModelWatch
 from rulegen_dagster.workflow.outages import pause_s
+from rulegen_dagster.workflow.quotas import tell_estimates
 from rulegen_dagster.workflow.runtime import Runtime
 
 NO_RULE_NO_TESTS = "clause_has_no_rule"
@@ -57,20 +64,36 @@ class Generation:
         self._runtime = runtime
         self._material: dict[int, JobMaterial] = {}
         self._without_rules: dict[int, frozenset[str]] = {}
+        self._watch = ModelWatch(runtime)
         # The first attempts of a job start together; one of them reads for all.
         self._loading = asyncio.Lock()
 
-    def load(self, job_ids: Iterable[int]) -> None:
-        """Read the jobs' material before anything of theirs is claimed.
+    def load(self, job_ids: Iterable[int]) -> dict[int, Checked]:
+        """Read the jobs' material before any claim; return whether this release may go on with each.
 
-        Raises `ProviderConfigError`, `VocabularyError` or `BehaviourChangedError` where this process cannot provide
-        what a job froze: that is no fault of an attempt, and uses none up.
+        One that froze what this release cannot honour needs a decision from now on: that is no fault of an attempt, and
+        uses none up. Raises `ProviderConfigError` where this process is not set up for what a job froze.
         """
+        checked = {}
         for job_id in job_ids:
-            material = load_material(self._runtime, job_id)
+            checked[job_id] = check(self._runtime, job_id)
+            if not checked[job_id].may_go_on:
+                continue
+            try:
+                material = load_material(self._runtime, job_id)
+            except IncompatibleError as error:
+                checked[job_id] = ask(self._runtime, job_id, error.found)
+                continue
+            self._watch.add(checked[job_id].job)
             # Before that stage the context is still empty.
             if self._runtime.ledger.reads.stage_counts(job_id)[Stage.RETRIEVE][WorkState.SUCCEEDED]:
                 self._material[job_id] = material
+                tell_estimates(self._runtime, job_id, material.provider.identity, material.clauses, material.context)
+        return checked
+
+    def watched(self, observe: Callable[[Outcome], None]) -> Callable[[Outcome], None]:
+        """Return `observe`, which also stops a job for a decision where its provider reports another model."""
+        return self._watch.watched(observe)
 
     async def attempt(self, claim: Claim) -> Offer | FailedAttempt:
         """Make one attempt. Whatever the provider does becomes a result; only a defect of ours raises."""
@@ -95,7 +118,7 @@ class Generation:
             vocabulary=material.vocabulary,
             repair=claim.repair,
         )
-        return await _call(material.provider, request, claim)
+        return await _call(self._runtime.tracing, material.provider, request, claim)
 
     async def _of_job(self, job_id: int) -> JobMaterial:
         async with self._loading:
@@ -137,23 +160,12 @@ async def _outlasting_outages(read: Callable[..., _R], *arguments: Any) -> _R:
 def load_material(runtime: Runtime, job_id: int) -> JobMaterial:
     """Read what a job's attempts need, as the job froze it.
 
-    Raises `ProviderConfigError` or `VocabularyError` where this release lacks what the behaviour names, and
-    `BehaviourChangedError` where it has another version of it.
+    Raises `IncompatibleError` where this release cannot honour what the job froze, and `ProviderConfigError` where this
+    process is not set up for it.
     """
     job = runtime.ledger.reads.job_by_id(job_id)
-    frozen = job.behaviour
-    vocabulary = load_vocabulary(frozen["vocabulary"].split("@")[0])
-    provider = runtime.provider(frozen["provider"])
-    for part, was, now in (
-        ("model", frozen["model_id"], provider.identity.model_id),
-        ("vocabulary", frozen["vocabulary_digest"], digest_of(vocabulary.model_dump(mode="json"))),
-        ("output schema", frozen["output_schema"], OUTPUT_SCHEMA_VERSION),
-    ):
-        if was != now:
-            raise BehaviourChangedError(
-                f"the job {job.name} froze the {part} {was}, and this release has {now}; finish the job with the"
-                " release that began it, or submit the specification under a new key"
-            )
+    vocabulary = honoured(job, frozen_vocabulary(runtime, job))
+    provider = honoured(job, frozen_provider(runtime, job))
     return JobMaterial(
         clauses={clause.ordinal: clause for clause in runtime.ledger.reads.clauses(job_id)},
         context=load_context(runtime, job_id),
@@ -162,7 +174,7 @@ def load_material(runtime: Runtime, job_id: int) -> JobMaterial:
     )
 
 
-async def _call(provider: Provider, request: ProviderRequest, claim: Claim) -> Offer | FailedAttempt:
+async def _call(tracing: Tracing, provider: Provider, request: ProviderRequest, claim: Claim) -> Offer | FailedAttempt:
     name = provider.identity.name
 
     def failed(outcome: AttemptOutcome, code: str, message: str, *, usage: Usage | None = None) -> FailedAttempt:
@@ -177,19 +189,25 @@ async def _call(provider: Provider, request: ProviderRequest, claim: Claim) -> O
             usage=usage or Usage(model_id=provider.identity.model_id),
         )
 
+    def refused_call(outcome: AttemptOutcome, error: ProviderError) -> FailedAttempt:
+        told = Usage(model_id=provider.identity.model_id, request_id=error.request_id, remaining=error.remaining)
+        return replace(failed(outcome, error.code, error.message, usage=told), retry_after_ms=error.retry_after_ms)
+
     try:
         reach(Failpoint.PROVIDER_BEFORE_CALL)
-        reply = await asyncio.wait_for(provider.call(request), request.timeout_ms / 1000)
+        reply = await asyncio.wait_for(traced_call(tracing, provider, request), request.timeout_ms / 1000)
         reach(Failpoint.PROVIDER_AFTER_ANSWER)
     except ProviderRateLimitedError as error:
-        limited = failed(AttemptOutcome.RATE_LIMITED, error.code, error.message)
-        return replace(limited, retry_after_ms=error.retry_after_ms)
+        return refused_call(AttemptOutcome.RATE_LIMITED, error)
     except ProviderRetryableError as error:
-        return failed(AttemptOutcome.RETRYABLE, error.code, error.message)
+        return refused_call(AttemptOutcome.RETRYABLE, error)
+    except ProviderAccountError as error:
+        # Nothing was done, and nothing is wrong with the item: it waits until the account is taken again.
+        return replace(refused_call(AttemptOutcome.RETRYABLE, error), account_refused=True)
     except ProviderPermanentError as error:
-        return failed(AttemptOutcome.PERMANENT, error.code, error.message)
+        return refused_call(AttemptOutcome.PERMANENT, error)
     except ProviderAmbiguousError as error:
-        return failed(AttemptOutcome.AMBIGUOUS, error.code, error.message)
+        return refused_call(AttemptOutcome.AMBIGUOUS, error)
     except TimeoutError:
         return failed(
             AttemptOutcome.AMBIGUOUS, "provider_timeout", f"no answer within {request.timeout_ms} ms; it may be billed"
@@ -199,6 +217,10 @@ async def _call(provider: Provider, request: ProviderRequest, claim: Claim) -> O
         return failed(AttemptOutcome.AMBIGUOUS, "provider_unknown_error", f"the call ended in {type(error).__name__}")
     usage = _usage(reply)
     try:
+        if reply.problem is not None:
+            raise DraftRejectedError(
+                (Failure(code=reply.problem.value, path="$", message=ANSWER_PROBLEMS[reply.problem]),)
+            )
         output = _validated(reply.draft, request)
     except DraftRejectedError as error:
         rejected = error
@@ -225,7 +247,7 @@ def _validated(draft: str, request: ProviderRequest) -> str:
             item_key=request.item_key,
             vocabulary=request.vocabulary,
             tenant=request.tenant,
-            depends_on=tuple(entry.ordinal for entry in request.context),
+            context=request.context,
         )
     else:
         accepted = read_tests_draft(
@@ -241,6 +263,8 @@ def _usage(reply: ProviderReply) -> Usage:
         tokens_in=_counted(reply.tokens_in),
         tokens_out=_counted(reply.tokens_out),
         cost_micros=_counted(reply.cost_micros),
+        remaining=reply.remaining,
+        report=reply.report,
     )
 
 

@@ -4,11 +4,9 @@ import os
 import stat
 import unicodedata
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
-from rulegen_dagster.domain.behaviour import PIPELINE_REVISION, RETRIEVAL_INDEX, Behaviour
-from rulegen_dagster.domain.canonical import digest_of, sha256_hex
+from rulegen_dagster.domain.canonical import sha256_hex
 from rulegen_dagster.domain.errors import SpecError, VocabularyError
 from rulegen_dagster.domain.failpoints import Failpoint, reach
 from rulegen_dagster.domain.identity import (
@@ -19,14 +17,14 @@ from rulegen_dagster.domain.identity import (
     default_submission_key,
     ruleset_name,
 )
-from rulegen_dagster.domain.rule import OUTPUT_SCHEMA_VERSION
 from rulegen_dagster.ledger.reads import JobRecord
 from rulegen_dagster.ledger.submissions import Submission
-from rulegen_dagster.rules.packs import load_vocabulary
-from rulegen_dagster.rules.policies import load_policy
 from rulegen_dagster.specs.document import read_document
+from rulegen_dagster.workflow.frozen import freeze
 from rulegen_dagster.workflow.outages import ride_out
+from rulegen_dagster.workflow.quotas import check_price
 from rulegen_dagster.workflow.runtime import Runtime
+from rulegen_dagster.workflow.traces import submission_told, submission_traced
 
 _NOT_IN_A_NAME = frozenset({"Cc", "Cs", "Zl", "Zp"})
 """Unicode categories: controls, what is left of bytes that are not UTF-8, line and paragraph separators."""
@@ -85,6 +83,34 @@ def submit_upload(
     The upload is parsed, and its key looked up, before anything is stored, so that a refusal leaves no trace. The blob
     is written before the transaction that names it.
     """
+    with submission_traced(runtime, len(data)) as span:
+        intake = _submit(
+            runtime,
+            data,
+            file_name,
+            tenant=tenant,
+            key=key,
+            actor=actor,
+            deadline_ms=deadline_ms,
+            vocabulary=vocabulary,
+            traceparent=span.context.traceparent if span.context else None,
+        )
+        submission_told(runtime, span, intake.job, existing=intake.existing)
+    return intake
+
+
+def _submit(
+    runtime: Runtime,
+    data: bytes,
+    file_name: str,
+    *,
+    tenant: str,
+    key: str | None,
+    actor: str,
+    deadline_ms: int | None,
+    vocabulary: str | None,
+    traceparent: str | None,
+) -> Intake:
     check_tenant(tenant)
     _check_file_name(file_name)
     if key is not None:
@@ -92,16 +118,21 @@ def submit_upload(
     read_document(data, file_name, max_bytes=runtime.settings.max_upload_bytes)
     digest = sha256_hex(data)
     name = JobName(tenant=tenant, submission_key=key or default_submission_key(file_name, digest))
+    frozen = freeze(runtime, vocabulary)
     request = Submission(
         name=name,
         input_digest=digest,
         file_name=file_name,
         size_bytes=len(data),
         ruleset=ruleset_name(file_name),
-        behaviour=current_behaviour(runtime, vocabulary),
+        behaviour=frozen.behaviour,
+        prompts=frozen.prompts,
+        packs=frozen.packs,
         deadline_ms=deadline_ms or runtime.settings.deadline_ms,
+        traceparent=traceparent,
     )
     ride_out(lambda: runtime.ledger.submissions.check(name, digest))
+    ride_out(lambda: check_price(runtime, name))
     runtime.blobs.put(data)
     reach(Failpoint.INTAKE_BLOB_STORED)
     # The same key and input are the same job, so a submission whose answer was lost is found, not made twice.
@@ -127,27 +158,6 @@ def _check_file_name(name: str) -> None:
             "the file's name has control characters or is not valid UTF-8; rename the file and submit it again",
             code="invalid_file_name",
         )
-
-
-def current_behaviour(runtime: Runtime, vocabulary_name: str | None = None) -> Behaviour:
-    """Return the behaviour that a job submitted now would freeze, with a vocabulary of its own where it names one."""
-    identity = runtime.provider(runtime.settings.provider).identity
-    vocabulary = load_vocabulary(vocabulary_name or runtime.settings.vocabulary)
-    policy = load_policy(runtime.settings.policy)
-    return Behaviour(
-        application_release=version("rulegen-dagster"),
-        pipeline_revision=PIPELINE_REVISION,
-        provider=identity.name,
-        model_id=identity.model_id,
-        provider_settings=dict(identity.settings),
-        output_schema=OUTPUT_SCHEMA_VERSION,
-        vocabulary=f"{vocabulary.name}@{vocabulary.version}",
-        vocabulary_digest=digest_of(vocabulary.model_dump(mode="json")),
-        retrieval_index=RETRIEVAL_INDEX,
-        context_policy=runtime.settings.context_policy.value,
-        validation_policy=policy.label,
-        validation_policy_digest=digest_of(policy.model_dump(mode="json")),
-    )
 
 
 def read_upload(path: Path, max_bytes: int, *, follow_links: bool) -> bytes:

@@ -6,7 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from rulegen_dagster.domain.errors import InputError
@@ -15,12 +15,15 @@ from rulegen_dagster.domain.text import moment
 from rulegen_dagster.domain.work import NO_USAGE, Landing, Offer, Usage, WorkKey
 from rulegen_dagster.ledger.claims import Scope
 from rulegen_dagster.ledger.reads import ItemRecord, JobRecord
+from rulegen_dagster.workflow.behaviours import OTHER_RELEASE, Checked, held_up_by
 from rulegen_dagster.workflow.deadlines import expire_overdue
 from rulegen_dagster.workflow.engine import Accept, Engine, Outcome
 from rulegen_dagster.workflow.generate import Generation
 from rulegen_dagster.workflow.limits import limit_text
+from rulegen_dagster.workflow.quotas import hold_text, quota_hold
 from rulegen_dagster.workflow.runtime import Runtime
 from rulegen_dagster.workflow.stopping import Stop
+from rulegen_dagster.workflow.traces import engine_traced
 
 RETIRED_STATES = frozenset({JobState.FAILED, JobState.CANCELLED, JobState.EXPIRED})
 """Jobs whose keys are retired: they ended without a result, and their keys are never worked on again."""
@@ -86,8 +89,9 @@ def drain_keys(
     """Work on every key in every stage; yield each key's outcome once for each stage, as soon as it is known.
 
     Accepted outputs are never generated again. `redrive_reason` gives failed items new attempts first, because a
-    person asked for it. Raises `InputError`, before any call: for an empty list, for unknown or retired keys, and
-    where this release lacks what a job froze.
+    person asked for it. Keys of a job that this release cannot go on with are left, with that reason. Raises
+    `InputError`, before any call: for an empty list, for unknown or retired keys, and where this process is not set up
+    for what a job froze.
 
     The engine runs in a thread of its own: what the consumer does with an outcome never holds up a slot.
     """
@@ -96,16 +100,17 @@ def drain_keys(
     jobs = {job_id: runtime.ledger.reads.job_by_id(job_id) for job_id in {i.key.job_id for i in known.values()}}
     _refuse_retired(known, jobs)
     generation = Generation(runtime)
-    generation.load(jobs)
+    checked = generation.load(jobs)
     if redrive_reason is not None:
-        _redrive(runtime, known, stages, redrive_reason)
+        here = {key: item for key, item in known.items() if checked[item.key.job_id].may_go_on}
+        _redrive(runtime, here, stages, redrive_reason)
     before = tuple(_accepted_before(runtime, keys, stages, jobs))
     told = {(outcome.stage, outcome.partition_key) for outcome in before}
     missing = [
         WorkKey(job_id=known[key].key.job_id, stage=stage, item_key=known[key].key.item_key)
         for stage in stages
         for key in keys
-        if (stage, key) not in told
+        if (stage, key) not in told and checked[known[key].key.job_id].may_go_on
     ]
     scope = Scope(stages=tuple(stages), items=tuple(missing))
     with _Drain(runtime, generation, scope, accept) if missing else contextlib.nullcontext(()) as drained:
@@ -119,7 +124,7 @@ def drain_keys(
     expire_overdue(runtime, jobs, actor=runtime.worker)
     for stage in stages:
         left = tuple(key for key in keys if (stage, key) not in told)
-        yield from _left_over(runtime, stage, left, known, jobs)
+        yield from _left_over(runtime, stage, left, known, checked)
 
 
 def _known(runtime: Runtime, keys: Sequence[str]) -> dict[str, ItemRecord]:
@@ -215,17 +220,18 @@ def _left_over(
     stage: Stage,
     keys: tuple[str, ...],
     known: dict[str, ItemRecord],
-    jobs: dict[int, JobRecord],
+    checked: dict[int, Checked],
 ) -> Iterator[KeyOutcome]:
     """Say of each key that this run did not get accepted what it is waiting for, or that another run got it."""
     items = runtime.ledger.reads.items_by_partition(stage, keys)
     elsewhere = [item for item in items.values() if item.state is WorkState.SUCCEEDED]
+    jobs = {job_id: one.job for job_id, one in checked.items()}
     yield from _reused(runtime, elsewhere, jobs)
     for key in keys:
         item = items.get(key)
         if item is not None and item.state is WorkState.SUCCEEDED:
             continue
-        state, reason = _why(runtime, stage, item, known[key].key.job_id)
+        state, reason = _why(runtime, stage, item, checked[known[key].key.job_id])
         yield KeyOutcome(
             partition_key=key,
             stage=stage,
@@ -238,26 +244,31 @@ def _left_over(
         )
 
 
-def _why(runtime: Runtime, stage: Stage, item: ItemRecord | None, job_id: int) -> tuple[KeyState, str]:
+def _why(runtime: Runtime, stage: Stage, item: ItemRecord | None, checked: Checked) -> tuple[KeyState, str]:
+    job_id = checked.job.job_id
     job = runtime.ledger.reads.job_by_id(job_id)
     if job.state in RETIRED_STATES:
         return KeyState.BLOCKED, f"the job is {job.state}: {job.end_reason or 'no reason was given'}"
+    if job.state is JobState.NEEDS_DECISION or not checked.may_go_on:
+        held_up = held_up_by(runtime, replace(checked, job=job))
+        return KeyState.LEASED if held_up.code == OTHER_RELEASE else KeyState.BLOCKED, held_up.text
     if item is None or (item.state is not WorkState.FAILED and job.state is not JOB_STATE_OF_STAGE[stage]):
         return KeyState.BLOCKED, f"the job is {job.state}; {stage} begins when every earlier item is accepted"
     match item.state:
         case WorkState.FAILED:
             return KeyState.FAILED, f"{item.error_code}: {item.error_message}"
-        case WorkState.WAITING:
+        case WorkState.WAITING if (item.next_attempt_at or 0) > runtime.ledger.reads.now():
             due = moment(item.next_attempt_at, runtime.ledger.reads.now())
             return KeyState.WAITING, f"retry due {due} after {item.error_code}"
         case WorkState.RUNNING:
             ends = moment(item.lease_until, runtime.ledger.reads.now())
             return KeyState.LEASED, f"held by {item.worker}, whose lease ends {ends}"
         case _:
-            reached = runtime.ledger.limits.reached(job_id, stage)
-            return KeyState.WAITING, (
-                limit_text("it", reached, runtime.ledger.reads.now()) if reached else "can be claimed now"
-            )
+            now = runtime.ledger.reads.now()
+            if reached := runtime.ledger.limits.reached(job_id, stage):
+                return KeyState.WAITING, limit_text("it", reached, now)
+            hold = quota_hold(runtime, job_id, stage)
+            return KeyState.WAITING, hold_text("it", hold, now) if hold else "can be claimed now"
 
 
 class _Drain:
@@ -323,15 +334,17 @@ class _Drain:
     async def _drain(self) -> None:
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         self._begun.set()
-        engine = Engine(
-            self._runtime,
-            self._generation.attempt,
-            slots=self._runtime.settings.slots,
-            observe=self._outcomes.put,
-            accept=self._accept,
-            stop=self._stop,
-        )
-        await engine.drain(self._scope)
+        observe = self._generation.watched(self._outcomes.put)
+        with engine_traced(self._runtime, self._generation.attempt, observe) as (attempt, told):
+            engine = Engine(
+                self._runtime,
+                attempt,
+                slots=self._runtime.settings.slots,
+                observe=told,
+                accept=self._accept,
+                stop=self._stop,
+            )
+            await engine.drain(self._scope)
 
     def _cancel(self) -> None:
         self._begun.wait()

@@ -1,12 +1,16 @@
 """The plan: which Dagster runs the ledger's open work needs now, by what the ledger holds and nothing else."""
 
 from collections.abc import Container, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from rulegen_dagster.domain.errors import ProviderConfigError
 from rulegen_dagster.domain.limits import GROUP_OF_STAGE, Group
 from rulegen_dagster.domain.states import TERMINAL_JOB_STATES, JobState, Stage
 from rulegen_dagster.ledger.open_stages import OpenItem, OpenStage
 from rulegen_dagster.ledger.reads import JobRecord
+from rulegen_dagster.ledger.traces import Traces
+from rulegen_dagster.workflow.behaviours import check, resume_retained
+from rulegen_dagster.workflow.quotas import quota_hold, stop_if_spent
 from rulegen_dagster.workflow.recover import free_lost_work
 from rulegen_dagster.workflow.runtime import Runtime
 
@@ -24,7 +28,8 @@ class Launch:
     """One run to ask for: a job partition, or a range of rule partitions (both ends included).
 
     `work` names the same work over all its runs. `revision` changes with every transition that could let a new run do
-    more than the last. `previous_run_id` is the run that left this work, if there was one.
+    more than the last. `previous_run_id` is the run that left this work, if there was one, and `traceparent` the place
+    of the job's submission in a trace.
     """
 
     work: str
@@ -35,15 +40,19 @@ class Launch:
     last_key: str | None = None
     revision: str
     previous_run_id: str | None = None
+    traceparent: str | None = None
 
 
 def plan_work(runtime: Runtime) -> list[Launch]:
     """Return the runs for every stage with items that can be claimed now, oldest job first.
 
     Where another worker holds a live lease, its range is left to that worker until the lease ends; what workers of this
-    host held that are proven dead is freed first. Work that a limit holds back is left out until there is room.
+    host held that are proven dead is freed first. Work that a limit or a quota holds back is left out until there is
+    room. A job that this release cannot go on with gets no run, and needs a decision from then on; one that was
+    retained for this release goes on.
     """
     free_lost_work(runtime)
+    resume_retained(runtime)
     launches: list[Launch] = []
     held_back: dict[tuple[str, Group], bool] = {}
     for stage in runtime.ledger.reads.open_stages():
@@ -51,22 +60,23 @@ def plan_work(runtime: Runtime) -> list[Launch]:
         limited = stage.name.tenant, GROUP_OF_STAGE[stage.stage]
         if limited not in held_back:
             held_back[limited] = runtime.ledger.limits.reached(stage.job_id, stage.stage) is not None
-        if not held_back[limited]:
+        if not held_back[limited] and _has_room(runtime, stage) and _may_go_on(runtime, stage.job_id):
             launches += _launches(runtime, stage)
-    return launches[:MAX_LAUNCHES]
+    return _in_their_traces(runtime, launches[:MAX_LAUNCHES])
 
 
 def plan_publications(runtime: Runtime) -> list[Launch]:
     """Return the runs for confirmed jobs whose action a publisher can claim now.
 
     What publishers of this host held that are proven dead is freed first. There are none while the limit of actions
-    leaves no room.
+    leaves no room, nor for a job that this release cannot go on with.
     """
     free_lost_work(runtime)
-    jobs = runtime.ledger.reads.publishable_jobs()
+    resume_retained(runtime)
+    jobs = [job for job in runtime.ledger.reads.publishable_jobs() if _may_go_on(runtime, job.job_id)]
     if jobs and runtime.ledger.limits.reached(jobs[0].job_id, Stage.PUBLISH) is not None:
         return []
-    return [
+    launches = [
         Launch(
             work=f"{job.partition_key}:{PUBLISH}",
             dagster_job=PUBLISH,
@@ -77,6 +87,23 @@ def plan_publications(runtime: Runtime) -> list[Launch]:
         )
         for job in jobs[:MAX_LAUNCHES]
     ]
+    return _in_their_traces(runtime, launches)
+
+
+def _has_room(runtime: Runtime, stage: OpenStage) -> bool:
+    """Tell whether the quotas of a job have room for a call of its stage now; a job whose money is spent may end."""
+    hold = quota_hold(runtime, stage.job_id, stage.stage)
+    if hold is not None:
+        stop_if_spent(runtime, stage.job_id, hold)
+    return hold is None
+
+
+def _may_go_on(runtime: Runtime, job_id: int) -> bool:
+    try:
+        return check(runtime, job_id).may_go_on
+    except ProviderConfigError:
+        # The run that finds it so fails with what is to be mended.
+        return True
 
 
 def jobs_to_register(runtime: Runtime, known: Container[str]) -> list[JobRecord]:
@@ -86,6 +113,13 @@ def jobs_to_register(runtime: Runtime, known: Container[str]) -> list[JobRecord]
         for job in runtime.ledger.reads.jobs()
         if job.state not in TERMINAL_JOB_STATES or (job.state is JobState.COMPLETED and job.partition_key not in known)
     ]
+
+
+def _in_their_traces(runtime: Runtime, launches: list[Launch]) -> list[Launch]:
+    if not launches:
+        return []
+    known = Traces(runtime.ledger.database).of_partitions({launch.job_key for launch in launches})
+    return [replace(launch, traceparent=known.get(launch.job_key)) for launch in launches]
 
 
 def _launches(runtime: Runtime, stage: OpenStage) -> list[Launch]:

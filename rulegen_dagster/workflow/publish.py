@@ -21,12 +21,15 @@ from rulegen_dagster.domain.failpoints import Failpoint, reach
 from rulegen_dagster.domain.states import ActionState, JobState, Stage
 from rulegen_dagster.ledger.actions import ActionClaim, Decision
 from rulegen_dagster.ledger.reads import JobRecord
+from rulegen_dagster.telemetry.semconv import Key
+from rulegen_dagster.workflow.behaviours import OTHER_RELEASE, check, held_up_by
 from rulegen_dagster.workflow.bundle import BUNDLE_FORMAT, accepted_report, build_bundle, clause_entries
 from rulegen_dagster.workflow.limits import LIMIT, limit_text
 from rulegen_dagster.workflow.outages import ride_out
 from rulegen_dagster.workflow.recover import free_lost_work
 from rulegen_dagster.workflow.runtime import Runtime
 from rulegen_dagster.workflow.stopping import Stop
+from rulegen_dagster.workflow.traces import publication_traced
 
 MANIFEST = "manifest.json"
 CONFIRMATION = "confirmation.json"
@@ -64,17 +67,32 @@ def publish(runtime: Runtime, job: JobRecord) -> Published | NothingToPublish:
     is never written twice, and a receipt that had landed is found. Raises `LedgerError` where it lasts longer; the
     lease then passes, and the next publisher finds the bundle as far as it got.
     """
-    actions, lease_s = runtime.ledger.actions, runtime.settings.lease_ms / 1000
+    actions = runtime.ledger.actions
     done = ride_out(lambda: published_path(runtime, job))
     if done is not None:
         receipt = ride_out(lambda: runtime.ledger.reads.actions(job.job_id))[0].receipt or {}
         return Published(path=done, manifest_digest=str(receipt.get("manifest_sha256")), reused=True)
+    checked = ride_out(lambda: check(runtime, job.job_id))
+    if not checked.may_go_on:
+        held_up = ride_out(lambda: held_up_by(runtime, checked))
+        return NothingToPublish(code=LEASED if held_up.code == OTHER_RELEASE else held_up.code, reason=held_up.text)
     # A claim whose answer was lost is left to its lease, and the next one finds the action taken.
     claim = ride_out(lambda: actions.claim(job.job_id, token=runtime.tokens(), claimant=runtime.claimant))
     if claim is None and ride_out(lambda: free_lost_work(runtime)).actions:
         claim = ride_out(lambda: actions.claim(job.job_id, token=runtime.tokens(), claimant=runtime.claimant))
     if claim is None:
         return ride_out(lambda: _why_not(runtime, job))
+    with publication_traced(runtime, job.job_id, str(job.name)) as span:
+        published = _publish_claimed(runtime, job, claim)
+        if isinstance(published, Published):
+            span.set({Key.REUSED: published.reused})
+        else:
+            span.fail(published.code)
+    return published
+
+
+def _publish_claimed(runtime: Runtime, job: JobRecord, claim: ActionClaim) -> Published | NothingToPublish:
+    actions, lease_s = runtime.ledger.actions, runtime.settings.lease_ms / 1000
     decision = ride_out(lambda: actions.decision(job.job_id, claim.action_set_digest), patience_s=lease_s)
     if decision is None or decision.decision != "confirmed":
         raise PublishError("the action set has no confirmation", code="not_confirmed")

@@ -7,11 +7,13 @@ from typing import Any
 from rulegen_dagster.domain.clause import Clause
 from rulegen_dagster.domain.money import format_minor
 from rulegen_dagster.domain.rule import Decision, MoneyParam, Param, RateParam, Rule, RuleOutput, SuiteOutput
+from rulegen_dagster.domain.source_map import PlaceUnit
 from rulegen_dagster.domain.states import Stage
 from rulegen_dagster.ledger.reads import ItemRecord, JobRecord
 from rulegen_dagster.ledger.waivers import GivenWaiver
 from rulegen_dagster.providers.registry import label_of
 from rulegen_dagster.workflow.bundle import accepted_report, in_force, report_of, waivers_of
+from rulegen_dagster.workflow.content import TEXT_REMOVED, canonical_text
 from rulegen_dagster.workflow.explain import reason_of
 from rulegen_dagster.workflow.extract import load_context, load_missing_context, load_source_map
 from rulegen_dagster.workflow.publish import published_path
@@ -32,6 +34,7 @@ _OF_QUALITY: dict[str, Any] = {
     "pairs": None,
     "thinned": [],
     "coverage": None,
+    "proof": None,
 }
 """Parts of a validation report, with what stands for them before there is one; earlier releases wrote none of them."""
 
@@ -85,7 +88,7 @@ def _clauses(
     clauses = {clause.ordinal: clause for clause in reads.clauses(job.job_id)}
     suites = {item.key.item_key: item for item in reads.items(job.job_id, Stage.GENERATE_TESTS)}
     failures = {result["item_key"]: result["failures"] for result in report.get("clauses", [])}
-    text = runtime.blobs.get(job.canonical_digest).decode() if job.canonical_digest else ""
+    text = canonical_text(runtime, job)
     places = load_source_map(runtime, job.job_id)
     context, no_context = load_context(runtime, job.job_id), load_missing_context(runtime, job.job_id)
     shown = []
@@ -96,7 +99,11 @@ def _clauses(
                 "item": item.key.item_key,
                 "ordinal": clause.ordinal,
                 "state": item.state.value,
-                "location": places.location_of(text, clause.start),
+                "location": (
+                    TEXT_REMOVED
+                    if text is None and places.unit is PlaceUnit.LINE
+                    else places.location_of(text or "", clause.start)
+                ),
                 **_clause(clause, item, suites.get(item.key.item_key), waivers.get(clause.ordinal)),
                 "context": [
                     {"ordinal": entry.ordinal, "relation": entry.relation, "text": entry.text}
@@ -153,6 +160,15 @@ def _rule(rule: Rule) -> dict[str, Any]:
         "decision": rule.decision.value,
         "applies_when": rule.applies_when,
         "unless": [exception.condition for exception in rule.unless],
+        # What the rule takes from other clauses, for a person to look at.
+        "quotes_elsewhere": [
+            {"clause_ordinal": ordinal, "for": what, "quote": quote}
+            for ordinal, what, quote in (
+                *((item.source.clause_ordinal, item.condition, item.source.quote) for item in rule.unless),
+                *((param.clause_ordinal, f"p.{name}", param.quote) for name, param in rule.params.items()),
+            )
+            if ordinal is not None and ordinal != rule.source.clause_ordinal
+        ],
         "cap": rule.cap,
         "params": {name: _param(param) for name, param in rule.params.items()},
         "quote": rule.source.quote,

@@ -5,20 +5,25 @@ import random
 import secrets
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from rulegen_dagster.domain.clause import Clause, ContextEntry, ParsedSpec
 from rulegen_dagster.domain.errors import LedgerError
+from rulegen_dagster.domain.prompt import Prompt
+from rulegen_dagster.domain.provider_settings import as_frozen
 from rulegen_dagster.ledger.blobs import BlobStore
 from rulegen_dagster.ledger.claims import Claimant
 from rulegen_dagster.ledger.database import Clock
 from rulegen_dagster.ledger.store import Ledger, open_ledger
 from rulegen_dagster.providers.port import Provider
-from rulegen_dagster.providers.registry import open_provider
+from rulegen_dagster.providers.registry import PROVIDER_NAMES, open_provider
 from rulegen_dagster.settings import Settings
 from rulegen_dagster.specs.context import ContextIndex
+from rulegen_dagster.telemetry.context import TraceContext
+from rulegen_dagster.telemetry.opening import open_tracing
+from rulegen_dagster.telemetry.tracing import NO_TRACING, Tracing
 from rulegen_dagster.workflow.presence import Presence
 
 
@@ -62,6 +67,9 @@ class Runtime:
     run_id: str | None = None
     # None where the lease alone shall tell that a worker is lost.
     presence: Presence | None = None
+    tracing: Tracing = NO_TRACING
+    # Where the work of this process stands in a trace, as whoever started it says.
+    caller: TraceContext | None = None
 
     @property
     def claimant(self) -> Claimant:
@@ -75,16 +83,31 @@ class Runtime:
             monotonic_s=self.monotonic(),
         )
 
-    def provider(self, name: str) -> Provider:
-        """Open the provider that a job's behaviour names. Raises `ProviderConfigError`."""
-        return open_provider(name, script=self.settings.script)
+    def has_provider(self, name: str) -> bool:
+        """Return whether this release knows a provider, whatever else it takes to open it."""
+        return name in PROVIDER_NAMES
+
+    def provider(
+        self, name: str, prompts: Mapping[str, Prompt] | None = None, frozen: Mapping[str, Any] | None = None
+    ) -> Provider:
+        """Open the provider that a job's behaviour names, with the prompts that the job froze (None: the release's).
+
+        `frozen` is that behaviour: model and settings are taken from it (None: as this process is set up). Raises
+        `ProviderConfigError`.
+        """
+        settings = self.settings.provider_settings
+        if frozen is not None:
+            own = frozen.get("provider_settings", {})
+            settings = as_frozen(settings, model_id=frozen["model_id"], settings=own)
+        return open_provider(name, settings, prompts)
 
     def is_lost(self, worker: str | None) -> bool:
         """Return whether a worker is proven dead."""
         return worker is not None and self.presence is not None and self.presence.is_lost(worker)
 
     def close(self) -> None:
-        """Give this worker's lock back and close the ledger."""
+        """Hand on what was traced, give this worker's lock back and close the ledger."""
+        self.tracing.flush()
         if self.presence is not None and self.presence.is_held(self.worker):
             self.presence.release(self.worker, remove=self._holds_nothing())
         self.ledger.close()
@@ -98,13 +121,21 @@ class Runtime:
 
 
 def open_runtime(
-    settings: Settings, *, clock: Clock | None = None, run_id: str | None = None, locks: bool = True
+    settings: Settings,
+    *,
+    clock: Clock | None = None,
+    run_id: str | None = None,
+    locks: bool = True,
+    caller: TraceContext | None = None,
 ) -> Runtime:
     """Open the ledger and the blob store that the settings name.
 
-    Without `locks`, the process neither holds a lock nor looks at those of others: the lease alone decides.
+    Without `locks`, the process neither holds a lock nor looks at those of others: the lease alone decides. What is
+    traced here is part of the `caller`'s trace, where that is the trace of its job.
     Raises `InputError` for settings that cannot be used, `LedgerError` where the ledger cannot be opened.
     """
+    # First: what it refuses is a variable, and nothing is open yet.
+    tracing = open_tracing(settings.trace_file, settings.trace_profile)
     return Runtime(
         settings=settings,
         ledger=open_ledger(
@@ -114,4 +145,6 @@ def open_runtime(
         worker=new_worker_name(),
         run_id=run_id,
         presence=Presence(settings.workers_path) if locks else None,
+        tracing=tracing,
+        caller=caller,
     )

@@ -10,6 +10,7 @@ from rulegen_dagster.domain.text import printable
 from rulegen_dagster.domain.work import DOCUMENT_ITEM, item_name
 from rulegen_dagster.ledger.attempts import AttemptRecord
 from rulegen_dagster.ledger.events import latest_item_event, latest_job_event
+from rulegen_dagster.ledger.needed_decisions import decisions_of_job
 from rulegen_dagster.ledger.reads import ItemRecord, JobRecord
 from rulegen_dagster.ledger.recoveries import WORKER_LOST
 from rulegen_dagster.workflow.bundle import accepted_report, report_of
@@ -19,6 +20,7 @@ from rulegen_dagster.workflow.explain import (
     NAMED,
     Reason,
     failures_of,
+    held_back,
     is_ready,
     items_of_lost_workers,
     lease_of,
@@ -28,8 +30,9 @@ from rulegen_dagster.workflow.explain import (
     refusals_report,
     retry_of,
 )
-from rulegen_dagster.workflow.limits import LIMIT, limit_evidence, limit_text
+from rulegen_dagster.workflow.limits import limit_evidence
 from rulegen_dagster.workflow.publish import published_path
+from rulegen_dagster.workflow.quotas import hold_evidence
 from rulegen_dagster.workflow.runtime import Runtime
 
 _ITEM_STAGES = (Stage.GENERATE_RULES, Stage.GENERATE_TESTS)
@@ -150,7 +153,7 @@ def _of_item(runtime: Runtime, job: JobRecord, item: ItemRecord, name: str) -> B
         stage=stage,
         item=name,
         next_at=reason.next_at,
-        evidence=limit_evidence(reason.limit) if reason.limit else _item_evidence(runtime, item, reason.code),
+        evidence=_held_back_evidence(reason) or _item_evidence(runtime, item, reason.code),
     )
 
 
@@ -158,11 +161,8 @@ def _item_reason(runtime: Runtime, item: ItemRecord, now: int) -> Reason:
     """Return why an item of the job's current stage is where it is."""
     key = item.key.item_key
     if is_ready(item, now):
-        reached = runtime.ledger.limits.reached(item.key.job_id, item.key.stage)
-        if reached is not None:
-            text = limit_text(key, reached, now)
-            return Reason(code=LIMIT, text=text, next_at=reached.next_at, limit=reached)
-        return Reason(code="ready", text=f"{key} can be claimed now", next_at=now)
+        ready = Reason(code="ready", text=f"{key} can be claimed now", next_at=now)
+        return held_back(runtime, ready, now, job_id=item.key.job_id, stage=item.key.stage, what=key)
     if items_of_lost_workers(runtime, [item], now):
         return Reason(code=WORKER_LOST, text=f"{key} can be claimed now: {loss_of(item)}", next_at=now)
     match item.state:
@@ -215,8 +215,8 @@ def _barrier(runtime: Runtime, job: JobRecord, stage: Stage, name: str, state: W
 
 
 def _job_evidence(runtime: Runtime, job: JobRecord, reason: Reason) -> dict[str, Any]:
-    if reason.limit is not None:
-        return {"items": len(reason.items), **limit_evidence(reason.limit)}
+    if held_back_by := _held_back_evidence(reason):
+        return {"items": len(reason.items), **held_back_by}
     match reason.code:
         case "worker_lost" if reason.action is not None:
             return _action_evidence(runtime, reason)
@@ -259,8 +259,34 @@ def _job_evidence(runtime: Runtime, job: JobRecord, reason: Reason) -> dict[str,
             state = _state_evidence(runtime, job)
             at = state["since_ms"] if job.state in TERMINAL_JOB_STATES else runtime.ledger.reads.now()
             return {**deadline_evidence(runtime, job, at), **state}
+        case "needs_decision" | "retained":
+            return {**_state_evidence(runtime, job), **_decision_evidence(runtime, job)}
         case _:
             return _state_evidence(runtime, job)
+
+
+def _decision_evidence(runtime: Runtime, job: JobRecord) -> dict[str, Any]:
+    """Return which part of its behaviour keeps a job from going on, where it stood, and what was decided so far."""
+    (*_, needed) = [None, *decisions_of_job(runtime.ledger.database, job.job_id)]
+    if needed is None:
+        return {}
+    return {
+        "part": needed.incompatibility.part.value,
+        "was": needed.incompatibility.was,
+        "now": needed.incompatibility.now,
+        "from_state": needed.from_state.value,
+        "decision": needed.decision.value if needed.decision else None,
+        "decided_by": needed.decided_by,
+        "decided_at_ms": needed.decided_at,
+        "reason": needed.reason,
+    }
+
+
+def _held_back_evidence(reason: Reason) -> dict[str, Any]:
+    """Return the limit or the quota that a reason names; empty where it names neither."""
+    if reason.limit is not None:
+        return limit_evidence(reason.limit)
+    return hold_evidence(reason.hold) if reason.hold is not None else {}
 
 
 def _state_evidence(runtime: Runtime, job: JobRecord) -> dict[str, Any]:
@@ -359,4 +385,5 @@ def _attempt(attempt: AttemptRecord) -> dict[str, Any]:
         "dagster_run": attempt.run_id,
         "began_ms": attempt.started_at,
         "ended_ms": attempt.ended_at,
+        **({"model": attempt.model_id, "report": dict(attempt.report)} if attempt.report else {}),
     }

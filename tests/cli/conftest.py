@@ -14,6 +14,11 @@ from rulegen_dagster.cli.main import app
 Command = Callable[..., Result]
 
 
+@pytest.fixture(autouse=True)
+def _rules_in_process(rules_in_process: None) -> None:
+    """Each test here; those that start real processes use the sandbox."""
+
+
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sqlite_template: Path) -> Path:
     """A home with an empty ledger, named by the environment."""

@@ -156,3 +156,15 @@ def test_gc_tells_people_what_and_how_much(rulegen: Command, home: Path) -> None
 @pytest.mark.parametrize("grace", ["-1", "nan", "inf", "soon"])
 def test_a_grace_period_that_is_none_is_wrong_usage(rulegen: Command, grace: str) -> None:
     assert rulegen("gc", "--grace", grace).exit_code == 2
+
+
+def test_gc_removes_content_of_jobs_that_ended_longer_ago_than_it_is_told(rulegen: Command, policy_file: Path) -> None:
+    rulegen("submit", str(policy_file), "--key", "k")
+    rulegen("cancel", "k", "--reason", "not wanted")
+
+    young = document(rulegen("gc", "--grace", "0", "--content-older-than", "1d", "--json"))
+    wrong = rulegen("gc", "--content-older-than", "soon")
+    status = document(rulegen("status", "k", "--json"))
+
+    assert (young["removed"], status["removed_content"]) == ([], {})
+    assert wrong.exit_code == 2

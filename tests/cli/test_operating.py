@@ -7,7 +7,10 @@ import pytest
 from rulegen_dagster.ledger.migrate import HEAD
 from tests.cli.conftest import Command, document
 
-CHECKS = ["python", "dagster", "sqlite", "ledger", "blobs", "provider", "vocabulary", "evaluators"]
+CHECKS = (
+    *("python", "dagster", "sqlite", "ledger", "quotas", "blobs", "provider", "vocabulary", "evaluators"),
+    *("confinement", "tracing", "decisions"),
+)
 
 
 def test_the_doctor_names_each_check(rulegen: Command) -> None:
@@ -15,7 +18,7 @@ def test_the_doctor_names_each_check(rulegen: Command) -> None:
 
     report = document(result)
     assert (result.exit_code, report["ok"]) == (0, True)
-    assert [check["name"] for check in report["checks"]] == CHECKS
+    assert [check["name"] for check in report["checks"]] == list(CHECKS)
     assert all(set(check) == {"name", "passed", "detail"} and check["detail"] for check in report["checks"])
 
 

@@ -21,6 +21,11 @@ from rulegen_dagster.workflow.runtime import Runtime, open_runtime
 RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
 
 
+@pytest.fixture(autouse=True)
+def _rules_in_process(rules_in_process: None) -> None:
+    """Each test here; those that start real processes use the sandbox."""
+
+
 @pytest.fixture(scope="session")
 def definitions() -> dg.Definitions:
     return load_definitions()

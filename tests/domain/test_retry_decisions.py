@@ -100,3 +100,12 @@ def test_a_draft_that_is_refused_for_good_ends_the_item_whatever_is_left(attempt
     )
 
     assert (decision.state, decision.delay_ms, decision.consumes_budget) == (WorkState.FAILED, None, True)
+
+
+@pytest.mark.parametrize("attempt", [1, 9])
+def test_a_refused_account_is_no_items_fault(attempt: int) -> None:
+    decision = decide_retry(
+        AttemptOutcome.RETRYABLE, attempt=attempt, attempt_limit=3, policy=POLICY, jitter=0.5, account_refused=True
+    )
+
+    assert (decision.state, decision.delay_ms, decision.consumes_budget) == (WorkState.WAITING, 0, False)

@@ -45,8 +45,8 @@ def submission(key: str = "policy", *, content: str = "text", tenant: str = "def
     )
 
 
-def parsed_spec(clauses: int) -> ParsedSpec:
-    texts = [f"Clause {number} must hold." for number in range(clauses)]
+def parsed_spec(clauses: int, wording: str = "Clause {} must hold.") -> ParsedSpec:
+    texts = [wording.format(number) for number in range(clauses)]
     found, start = [], 0
     for ordinal, text in enumerate(texts):
         found.append(

@@ -1,3 +1,4 @@
+import re
 import time
 from pathlib import Path
 
@@ -26,6 +27,43 @@ def test_the_migrated_schema_is_the_one_that_the_statements_are_built_for(ledger
         difference = compare_metadata(context, metadata)
 
     assert difference == []
+
+
+def test_an_index_of_some_rows_holds_those_that_the_schema_says(ledger: Ledger) -> None:
+    column = "sql FROM sqlite_master" if ledger.database.dialect == "sqlite" else "indexdef FROM pg_indexes"
+    with ledger.database.read() as connection:
+        made = " ".join(
+            _words(text) for (text,) in connection.exec_driver_sql(f"SELECT {column}") if text and " WHERE " in text
+        )
+
+    said = {
+        str(index.name): index.info["where"]
+        for table in metadata.tables.values()
+        for index in table.indexes
+        if index.info
+    }
+    assert len(said) >= 5
+    for name, condition in said.items():
+        (definition,) = re.findall(rf"index {name} on [^;]*? where (.*?)(?= create |$)", made)
+        assert definition == _words(condition)
+
+
+def _words(definition: str) -> str:
+    """Return a definition without what each database adds or leaves out in its own way."""
+    return " ".join(re.sub(r"[()]|::text", " ", definition).lower().split())
+
+
+def test_a_check_that_an_attempts_item_is_there_has_one_index_to_take(ledger: Ledger) -> None:
+    if ledger.database.dialect == "sqlite":
+        pytest.skip("SQLite takes the index of the key that is referred to, always")
+    with ledger.database.read() as connection:
+        found = connection.exec_driver_sql(
+            "SELECT indexdef FROM pg_indexes WHERE tablename = 'work_item' AND indexdef NOT LIKE '%% WHERE %%'"
+        ).scalars()
+        first = {re.findall(r"\((\w+)", definition)[0] for definition in found}
+
+    # Without statistics, any index that begins with a column of the key looks as good as the key's own.
+    assert first == {"job_id", "partition_key", "token"}
 
 
 def test_the_databases_clock_is_in_milliseconds_of_now(ledger_url: str) -> None:

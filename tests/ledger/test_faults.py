@@ -175,6 +175,22 @@ def test_a_session_that_the_server_ends_is_out_of_reach_and_the_next_one_works(
     assert alive == 1
 
 
+def test_a_session_that_ended_while_nobody_used_it_is_replaced_unseen(
+    postgres: Database, postgres_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Whatever lay in the pool counts as idle.
+    monkeypatch.setattr(databases, "_TRUSTED_S", 0.0)
+    with postgres.read() as connection:
+        before = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
+    with psycopg.connect(postgres_server, autocommit=True) as other:
+        other.execute("SELECT pg_terminate_backend(%s, 5000)", (before,))
+
+    with postgres.read() as connection:
+        after = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
+
+    assert after != before
+
+
 def test_a_database_that_takes_no_writes_is_told_as_such(postgres: Database) -> None:
     on_each_transaction(postgres, "SET TRANSACTION READ ONLY")
 

@@ -12,8 +12,9 @@ import random
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-from rulegen_dagster.domain.clause import Clause
+from rulegen_dagster.domain.clause import Clause, ContextEntry
 from rulegen_dagster.domain.rule import Rule
 from rulegen_dagster.domain.states import Stage
 from rulegen_dagster.domain.vocabulary import Vocabulary
@@ -22,6 +23,7 @@ from rulegen_dagster.providers.port import ProviderRequest
 from rulegen_dagster.rules.drafts import read_rules_draft, read_tests_draft
 from rulegen_dagster.rules.packs import load_vocabulary
 from rulegen_dagster.rules.validation import ClauseEntry, validate_ruleset
+from rulegen_dagster.specs.context import ContextIndex
 from rulegen_dagster.specs.document import read_document
 
 SPECS = Path(__file__).parents[2].parent / "shared" / "specs"
@@ -60,15 +62,25 @@ def answers_for(path: Path, provider: PatternProvider) -> list[Answer]:
     """Return the answer for each normative clause; a refused draft or a failed test ends it with an error."""
     vocabulary = load_vocabulary(PACKS[path.name])
     parsed = read_document(path.read_bytes(), path.name, max_bytes=MAX_BYTES)
-    return [_answer(path.name, clause, vocabulary, provider) for clause in parsed.normative]
+    index = ContextIndex(parsed)
+    asked = (_Asked(provider, vocabulary, clause, index.context_of(clause)) for clause in parsed.normative)
+    return [_answer(path.name, one) for one in asked]
 
 
-def _answer(file: str, clause: Clause, vocabulary: Vocabulary, provider: PatternProvider) -> Answer:
-    draft = _draft(provider, Stage.GENERATE_RULES, clause, vocabulary)
-    output = read_rules_draft(draft, clause=clause, item_key="rule-01", vocabulary=vocabulary)
+class _Asked(NamedTuple):
+    provider: PatternProvider
+    vocabulary: Vocabulary
+    clause: Clause
+    context: tuple[ContextEntry, ...]
+
+
+def _answer(file: str, asked: _Asked) -> Answer:
+    clause, vocabulary = asked.clause, asked.vocabulary
+    draft = _draft(asked, Stage.GENERATE_RULES)
+    output = read_rules_draft(draft, clause=clause, item_key="rule-01", vocabulary=vocabulary, context=asked.context)
     if output.no_rule:
         return Answer(file=file, clause=clause, rule=None, reason=output.no_rule.reason, detail=output.no_rule.detail)
-    suite = read_tests_draft(_draft(provider, Stage.GENERATE_TESTS, clause, vocabulary), vocabulary=vocabulary)
+    suite = read_tests_draft(_draft(asked, Stage.GENERATE_TESTS), vocabulary=vocabulary)
     entry = ClauseEntry(item_key="rule-01", clause=clause, rules=output, suite=suite)
     report = validate_ruleset([entry], vocabulary)
     if not report.passed:
@@ -76,7 +88,7 @@ def _answer(file: str, clause: Clause, vocabulary: Vocabulary, provider: Pattern
     return Answer(file=file, clause=clause, rule=output.rules[0], reason="rule")
 
 
-def _draft(provider: PatternProvider, stage: Stage, clause: Clause, vocabulary: Vocabulary) -> str:
+def _draft(asked: _Asked, stage: Stage) -> str:
     request = ProviderRequest(
         stage=stage,
         job="measure",
@@ -84,11 +96,11 @@ def _draft(provider: PatternProvider, stage: Stage, clause: Clause, vocabulary: 
         attempt=1,
         operation_key="measure",
         timeout_ms=1000,
-        clause=clause,
-        context=(),
-        vocabulary=vocabulary,
+        clause=asked.clause,
+        context=asked.context,
+        vocabulary=asked.vocabulary,
     )
-    return asyncio.run(provider.call(request)).draft
+    return asyncio.run(asked.provider.call(request)).draft
 
 
 def table(answers: list[Answer]) -> str:

@@ -22,6 +22,7 @@ from rulegen_dagster.rules.engine import compile_rule
 from rulegen_dagster.rules.mutation import mutate
 from rulegen_dagster.rules.packs import load_vocabulary
 from rulegen_dagster.rules.validation import ClauseEntry, validate_ruleset
+from rulegen_dagster.specs.context import ContextIndex
 from rulegen_dagster.specs.document import read_document
 
 VOCABULARY = load_vocabulary("expense")
@@ -39,11 +40,18 @@ def _call(text: str, stage: Stage, vocabulary: Vocabulary = VOCABULARY, **change
         "attempt": 1,
         "operation_key": "key",
         "timeout_ms": 1000,
-        "clause": _clause(text),
+        "clause": _clause(text) if text else None,
         "context": (),
         "vocabulary": vocabulary,
     }
     return asyncio.run(PatternProvider().call(ProviderRequest(**{**fields, **changes})))
+
+
+def _called_in(text: str) -> ProviderReply:
+    """Return the reply for the first clause of a text, with the context that a job would give it."""
+    parsed = read_document(text.encode(), "policy.md", max_bytes=10**6)
+    context = ContextIndex(parsed).context_of(parsed.clauses[0])
+    return _call("", Stage.GENERATE_RULES, clause=parsed.clauses[0], context=context)
 
 
 def _cases(text: str) -> tuple[TestCase, ...]:
@@ -62,6 +70,32 @@ def test_a_reply_has_no_tokens_and_no_cost() -> None:
     reply = _call("Meals are limited to $50 per day.", Stage.GENERATE_RULES)
 
     assert (reply.tokens_in, reply.tokens_out, reply.cost_micros, reply.request_id) == (None, None, None, None)
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        "However, meals with clients are limited to $90 per day.",
+        "This does not apply to meals with clients, which must be approved.",
+        "Except for meals with clients, receipts are required.",
+        "Exceptions for meals must be approved.",
+    ],
+)
+def test_a_clause_of_which_the_next_one_takes_something_back_gives_no_rule(behind: str) -> None:
+    reply = RulesReply.model_validate_json(_called_in(f"Meals are limited to $50 per day. {behind}").draft)
+
+    assert not reply.rules
+    assert reply.no_rule is not None
+    assert reply.no_rule.reason == "exception_in_another_clause"
+
+
+@pytest.mark.parametrize(
+    "behind", ["Meals with clients must be approved.", "However, taxis must be approved.", "Receipts are required."]
+)
+def test_a_next_clause_that_takes_nothing_back_leaves_the_rule(behind: str) -> None:
+    reply = RulesReply.model_validate_json(_called_in(f"Meals are limited to $50 per day. {behind}").draft)
+
+    assert len(reply.rules) == 1
 
 
 def test_a_later_attempt_gets_the_same_draft() -> None:

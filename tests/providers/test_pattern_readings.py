@@ -234,6 +234,87 @@ TAKEN = [
         "deny",
         "claim.days_since_expense > p.weeks * 7",
     ),
+    (
+        "Obtain manager approval before booking international flights.",
+        "must",
+        "require_approval",
+        (
+            'trip.scope == "international" && expense.category == "airfare" && !approval.manager'
+            " && expense.amount_minor > 0"
+        ),
+    ),
+    (
+        "Employees must get manager approval before purchasing equipment.",
+        "must",
+        "require_approval",
+        'expense.category == "equipment" && !approval.manager && expense.amount_minor > 0',
+    ),
+    (
+        "Any purchase above $1,000 must first be approved by the finance team.",
+        "must",
+        "require_approval",
+        "!approval.finance && expense.amount_minor > p.threshold",
+    ),
+    (
+        "You should get approval from your manager before booking a hotel.",
+        "should",
+        "flag",
+        'expense.category == "lodging" && !approval.manager && expense.amount_minor > 0',
+    ),
+    (
+        "Do not claim alcohol.",
+        "must",
+        "deny",
+        'expense.category == "alcohol"',
+    ),
+    (
+        "Under no circumstances will fines be reimbursed.",
+        "must",
+        "deny",
+        'expense.category == "fines"',
+    ),
+    (
+        "No reimbursement is made for alcohol.",
+        "must",
+        "deny",
+        'expense.category == "alcohol"',
+    ),
+    (
+        "Alcohol will not be reimbursed under any circumstances.",
+        "must",
+        "deny",
+        'expense.category == "alcohol"',
+    ),
+    (
+        "Parking fines are at the employee's own expense.",
+        "must",
+        "deny",
+        'expense.category == "parking_fines"',
+    ),
+    (
+        "Expenses without receipts will be rejected.",
+        "must",
+        "deny",
+        "!expense.has_receipt && expense.amount_minor > 0",
+    ),
+    (
+        "A maximum of $150 per night may be spent on hotels.",
+        "may",
+        "reimburse_up_to",
+        'expense.category == "lodging" && expense.night_rate_minor > p.limit',
+    ),
+    (
+        "The nightly rate for hotels must not be higher than $180.",
+        "must",
+        "reimburse_up_to",
+        'expense.category == "lodging" && expense.night_rate_minor > p.limit',
+    ),
+    (
+        "Claims have to be submitted no later than 60 days after the expense.",
+        "must",
+        "deny",
+        "claim.days_since_expense > p.days",
+    ),
 ]
 
 GERMAN = [
@@ -361,6 +442,36 @@ GERMAN = [
         "claim.days_since_expense > p.days",
     ),
     ("Taxikosten können erstattet werden.", "may", "allow", 'expense.category == "taxi"'),
+    (
+        "Von der Erstattung ausgeschlossen sind Bußgelder.",
+        "must",
+        "deny",
+        'expense.category == "fines"',
+    ),
+    (
+        "Eine Erstattung von Alkohol erfolgt nicht.",
+        "must",
+        "deny",
+        'expense.category == "alcohol"',
+    ),
+    (
+        "Für Alkohol werden keine Kosten übernommen.",
+        "must",
+        "deny",
+        'expense.category == "alcohol"',
+    ),
+    (
+        "Das Mittagessen wird bis 15 Euro erstattet.",
+        "must",
+        "reimburse_up_to",
+        'meal.kind == "lunch" && expense.amount_minor > p.limit',
+    ),
+    (
+        "Beschäftigte müssen für jede Ausgabe einen Beleg vorlegen.",
+        "must",
+        "require_receipt",
+        "!expense.has_receipt && expense.amount_minor > 0",
+    ),
 ]
 
 OTHER_PACKS = [
@@ -485,6 +596,13 @@ LEFT = [
     ("Mahlzeiten und Hotels werden bis zu 50 Euro pro Tag erstattet.", "several_categories_in_one_clause"),
     ("Mahlzeiten werden bis zu 50 Euro pro Person pro Tag erstattet.", "several_periods_in_one_clause"),
     ("Mahlzeiten von 20 Euro erfordern einen Beleg.", "threshold_boundary_unclear"),
+    ("Alcohol is not excluded.", "no_pattern"),
+    ("No reimbursement is made for the first 50 miles.", "unread_words"),
+    ("Do not claim less than $5.", "threshold_boundary_unclear"),
+    ("Get manager approval.", "scope_unclear"),
+    ("Under no circumstances will managers see hotels that are reimbursed.", "condition_or_exception_not_modelled"),
+    ("Mietwagen dürfen nur mit Genehmigung der Führungskraft gebucht werden.", "condition_or_exception_not_modelled"),
+    ("Dienstreisen müssen vorab von der Führungskraft genehmigt werden.", "unread_words"),
     ("Claims must be submitted within 2 months of the expense.", "months_not_modelled"),
     ("Claims must be submitted within 5000 days of the expense.", "threshold_out_of_range"),
     ("Meals are limited to $50.555 per day.", "amount_format_unclear"),

@@ -15,6 +15,7 @@ from rulegen_dagster.domain.errors import (
     ProviderRateLimitedError,
     ProviderRetryableError,
 )
+from rulegen_dagster.domain.provider_settings import ProviderSettings
 from rulegen_dagster.domain.rule import RulesReply
 from rulegen_dagster.domain.states import Stage
 from rulegen_dagster.providers.port import NOT_A_MODEL, ProviderReply, ProviderRequest
@@ -167,12 +168,13 @@ def test_an_empty_script_is_the_one_in_which_every_call_succeeds(tmp_path: Path)
 
 def test_there_is_no_fallback_for_an_unknown_provider() -> None:
     with pytest.raises(ProviderConfigError, match="rulegen-pattern, rulegen-scripted"):
-        open_provider("gpt-nonesuch", script=None)
+        open_provider("gpt-nonesuch", ProviderSettings())
 
 
 @pytest.mark.parametrize("name", PROVIDER_NAMES)
 def test_the_label_of_a_name_is_the_one_that_the_provider_has_itself(name: str) -> None:
-    identity = open_provider(name, script=None).identity
+    settings = ProviderSettings(model="small-model", base_url="http://127.0.0.1:9/v1")
+    identity = open_provider(name, settings).identity
 
     assert (identity.name, identity.label, identity.is_language_model) == (
         name,

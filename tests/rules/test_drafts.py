@@ -2,11 +2,12 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from rulegen_dagster.domain.clause import Clause, ClauseKind
+from rulegen_dagster.domain.clause import Clause, ClauseKind, ContextEntry, ContextRelation
 from rulegen_dagster.domain.errors import DraftRejectedError, Failure
 from rulegen_dagster.domain.rule import Decision, NoRuleDraft, RuleOutput, SuiteOutput
 from rulegen_dagster.domain.vocabulary import Vocabulary
@@ -249,12 +250,13 @@ def test_an_approver_may_be_named_by_the_lead_or_by_an_exception(
 def test_a_rule_names_the_clauses_that_its_provider_was_given(
     vocabulary: Vocabulary, make_clause: ClauseBuilder, meal_rule: Draft
 ) -> None:
+    given = [replace(make_clause("“Meal” means food."), ordinal=ordinal) for ordinal in (2, 5)]
     output = read_rules_draft(
         json.dumps({"rules": [meal_rule]}),
         clause=make_clause(MEALS),
         item_key="rule-01",
         vocabulary=vocabulary,
-        depends_on=(2, 5),
+        context=[ContextEntry(relation=ContextRelation.DEFINES, clause=clause) for clause in given],
     )
 
     assert output.rules[0].depends_on == (2, 5)

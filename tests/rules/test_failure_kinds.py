@@ -16,6 +16,7 @@ from rulegen_dagster.domain.refusal import (
     refusals_of,
     refusals_to_json,
 )
+from rulegen_dagster.providers.port import AnswerProblem
 from rulegen_dagster.rules.grounding import QuoteProblem
 from rulegen_dagster.rules.replies import SHAPE_CODES
 
@@ -41,14 +42,15 @@ def _codes() -> Iterator[str]:
 
 
 def test_every_code_that_a_check_can_raise_has_a_kind() -> None:
-    raised = {*_codes(), *SHAPE_CODES, *QuoteProblem, "invalid_json", "invalid_schema"}
+    raised = {*_codes(), *SHAPE_CODES, *QuoteProblem, *AnswerProblem, "invalid_json", "invalid_schema"}
 
     assert len(raised) > 50
     assert raised - set(FAILURE_KINDS) == set()
 
 
 def test_the_table_has_no_code_that_nothing_raises() -> None:
-    raised = {*_codes(), *SHAPE_CODES, *QuoteProblem, "invalid_json", "invalid_schema", "draft_unreadable"}
+    raised = {*_codes(), *SHAPE_CODES, *QuoteProblem, *AnswerProblem, "invalid_json", "invalid_schema"}
+    raised |= {"draft_unreadable"}
 
     assert set(FAILURE_KINDS) - raised == set()
 

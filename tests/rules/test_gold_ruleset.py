@@ -1,6 +1,7 @@
 """A ruleset that was written by hand from a German regulation runs on both evaluators, test by test."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from rulegen_dagster.rules.conflicts import find_conflicts
 from rulegen_dagster.rules.engine import CompiledRule, Outcome, compile_rule
 from rulegen_dagster.rules.facts import complete_facts
 from rulegen_dagster.rules.mutation import mutate
+from rulegen_dagster.rules.policies import prover_is_installed
+from rulegen_dagster.rules.proof import prove
 
 GOLD = Path(__file__).parents[3] / "shared" / "gold" / "brkg.gold.json"
 pytestmark = pytest.mark.skipif(not GOLD.is_file(), reason="the hand-written ruleset is not part of this checkout")
@@ -93,3 +96,20 @@ def test_the_conflict_of_the_two_meal_caps_is_found_with_a_witness(
     caps = [compiled[rule_id].decide(facts).cap_minor for rule_id in ("BR-16", "BR-18")]
     assert None not in caps
     assert caps[0] != caps[1]
+
+
+@pytest.mark.skipif(not prover_is_installed(), reason="the optional prover (z3) is not installed")
+def test_the_prover_finds_what_the_grid_finds(regulation: Vocabulary, compiled: dict[str, CompiledRule]) -> None:
+    rules = list(compiled.values())
+    grid = find_conflicts(rules, regulation)
+
+    proof = prove(rules, regulation, replace(grid, findings=()))
+
+    assert proof.open_questions == 0
+    assert {(finding.kind, frozenset(finding.rule_ids)) for finding in proof.report.findings} == {
+        (finding.kind, frozenset(finding.rule_ids)) for finding in grid.findings
+    }
+    for finding in proof.report.findings:
+        asked = {rule.rule.id: rule for rule in rules}
+        facts = complete_facts(regulation, finding.witness)
+        assert finding.outcomes == tuple(asked[rule_id].decide(facts) for rule_id in finding.rule_ids)

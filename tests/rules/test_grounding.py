@@ -16,8 +16,8 @@ from rulegen_dagster.rules.grounding import (
     ground_parameter_quote,
     ground_sentence,
     locate,
-    numbers_around,
     states_parameter,
+    words_around,
 )
 from rulegen_dagster.rules.numerals import amounts_in, counts_in
 
@@ -153,7 +153,7 @@ def test_a_parameter_is_quoted_from_the_row_its_header_or_its_lead(make_clause: 
     assert ground_parameter_quote("Kind | Limit in USD", clause) == "Kind | Limit in USD"
     assert ground_parameter_quote("these limits hold", clause) == "these limits hold"
     assert ground_parameter_quote("99", clause) is QuoteProblem.NOT_VERBATIM
-    assert numbers_around(clause) >= {75, 15}
+    assert counts_in(words_around(clause)) >= {75, 15}
 
 
 @pytest.mark.parametrize(

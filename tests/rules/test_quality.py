@@ -162,7 +162,7 @@ def test_a_clause_whose_tests_fail_has_no_mutants(meals: ClauseEntry, vocabulary
     assert report.mutation.mutants == 0
 
 
-@pytest.mark.parametrize("name", ["default", "strict", "every-test-and-quote"])
+@pytest.mark.parametrize("name", ["default", "strict", "every-test-and-quote", "proved"])
 def test_each_policy_of_the_package_loads(name: str) -> None:
     assert load_policy(name).label == f"{name}@1"
 

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import pytest
 import sqlalchemy as sa
 import yaml
 
+from rulegen_dagster.domain.prompt import Prompt
 from rulegen_dagster.domain.states import Stage
 from rulegen_dagster.domain.work import Claim, FailedAttempt, Offer
 from rulegen_dagster.ledger.claims import Claimant, Scope
@@ -24,6 +25,7 @@ from rulegen_dagster.settings import Settings
 from rulegen_dagster.workflow.documents import Reused, accept, prepare
 from rulegen_dagster.workflow.drive import drive
 from rulegen_dagster.workflow.engine import Engine, Outcome
+from rulegen_dagster.workflow.frozen import freeze
 from rulegen_dagster.workflow.intake import submit_upload
 from rulegen_dagster.workflow.runtime import Runtime, open_runtime
 from tests.conftest import LENIENT
@@ -37,13 +39,23 @@ OTHER = Claimant(worker="other", lease_ms=1_000)
 FIRST_DELAY_MS = 500
 
 
+@pytest.fixture(autouse=True)
+def _rules_in_process(rules_in_process: None) -> None:
+    """Each test here; those that start real processes use the sandbox."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class PlayedRuntime(Runtime):
     """A runtime whose provider is an object of the test."""
 
     played: Provider
 
-    def provider(self, name: str) -> Provider:
+    def has_provider(self, name: str) -> bool:
+        return bool(name)
+
+    def provider(
+        self, name: str, prompts: Mapping[str, Prompt] | None = None, frozen: Mapping[str, Any] | None = None
+    ) -> Provider:
         assert name
         return self.played
 
@@ -124,7 +136,9 @@ def finish(runtime: Runtime, job: JobRecord) -> JobRecord:
 
 def make_items(runtime: Runtime, count: int) -> int:
     """Make a job with open rule items, without parser or provider; return its number."""
-    job_id = runtime.ledger.submissions.submit(submission(), actor="test").job_id
+    frozen = freeze(runtime)
+    request = replace(submission(), behaviour=frozen.behaviour, prompts=frozen.prompts, packs=frozen.packs)
+    job_id = runtime.ledger.submissions.submit(request, actor="test").job_id
     for stage, parsed in ((Stage.PARSE, parsed_spec(count)), (Stage.RETRIEVE, None)):
         (claim,) = claim_items(runtime, stage, 1)
         accept(runtime, Offer(claim=claim, output='{"context":{}}', parsed=parsed))

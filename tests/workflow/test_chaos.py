@@ -148,7 +148,9 @@ def test_other_jobs_that_nothing_disturbed_break_no_invariant(scene: Scene) -> N
 
     violations = [*check(evidence), *check_others(evidence)]
 
+    validated = [row for row in evidence.after.others[SUCCESSOR]["work_item"] if row["stage"] == "validate"]
     assert evidence.after.others.keys() == set(OTHER_JOBS)
+    assert sorted((row["stage_version"], row["state"]) for row in validated) == [(1, "succeeded"), (2, "succeeded")]
     assert violations == []
 
 
@@ -177,6 +179,8 @@ def test_the_checks_of_the_other_jobs_see_what_they_are_there_for(scene: Scene) 
     assert 4 in broken(replace(with_rows(CANCELLED, "transition", cancelled["transition"][:-1]), before=(after,)))
     assert 6 in broken(with_rows(CANCELLED, "attempt", unended))
     assert 8 in broken(with_rows(SUCCESSOR, "job", [{**successor["job"][0], "behaviour_digest": "another"}]))
+    assert 8 in broken(with_rows(CANCELLED, "needed_decision", []))
+    assert 8 in broken(with_rows(SUCCESSOR, "job_behaviour", [{"job_id": 1}]))
     assert 10 in broken(with_rows(SUCCESSOR, "confirmation", []))
 
 

@@ -27,9 +27,15 @@ OTHER_DIGESTS = {
     "action_set.digest",
     "attempt.output_digest",
     "behaviour.digest",
+    "behaviour_prompt.behaviour_digest",
+    "behaviour_prompt.prompt_digest",
     "confirmation.action_set_digest",
     "job.action_set_digest",
     "job.behaviour_digest",
+    "job_behaviour.from_digest",
+    "job_behaviour.to_digest",
+    "pack.digest",
+    "prompt.digest",
     "work_item.output_digest",
 }
 """Digests of what a row holds itself."""

@@ -8,14 +8,14 @@ import pytest
 
 from rulegen_dagster.domain.behaviour import RETRIEVAL_INDEX, ContextPolicy
 from rulegen_dagster.domain.clause import Clause, ContextEntry, ParsedSpec
-from rulegen_dagster.domain.errors import BehaviourChangedError, RetrievalError
+from rulegen_dagster.domain.errors import RetrievalError
 from rulegen_dagster.domain.rule import RuleOutput
 from rulegen_dagster.domain.states import AttemptOutcome, JobState, Stage, WorkState
 from rulegen_dagster.ledger.database import ManualClock
 from rulegen_dagster.ledger.reads import JobRecord
 from rulegen_dagster.specs.context import ContextIndex
 from rulegen_dagster.workflow.bundle import build_bundle, clause_entries
-from rulegen_dagster.workflow.documents import prepare
+from rulegen_dagster.workflow.documents import NotReady, prepare
 from rulegen_dagster.workflow.extract import load_context, load_missing_context
 from rulegen_dagster.workflow.review import review_report
 from rulegen_dagster.workflow.runtime import ContextSource, Runtime
@@ -131,10 +131,13 @@ def test_a_job_is_not_given_context_by_another_index_than_it_froze(
     local_runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = _parsed(local_runtime)
-    monkeypatch.setattr("rulegen_dagster.workflow.extract.RETRIEVAL_INDEX", "another/9")
+    monkeypatch.setattr("rulegen_dagster.workflow.behaviours.RETRIEVAL_INDEX", "another/9")
 
-    with pytest.raises(BehaviourChangedError, match="froze the retrieval index"):
-        prepare(local_runtime, job.job_id, Stage.RETRIEVE)
+    prepared = prepare(local_runtime, job.job_id, Stage.RETRIEVE)
+
+    assert isinstance(prepared, NotReady)
+    assert "it froze the retrieval index" in prepared.reason
+    assert local_runtime.ledger.reads.items(job.job_id, Stage.RETRIEVE)[0].attempts == 0
 
 
 def test_a_rule_remembers_the_clauses_that_its_provider_was_given(local_runtime: Runtime) -> None:
