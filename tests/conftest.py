@@ -30,7 +30,9 @@ POLICY = RetryPolicy(max_attempts=3, first_delay_ms=1_000, max_delay_ms=8_000)
 LENIENT = "every-test-and-quote"
 """The validation policy of tests that are about something else: their texts contradict themselves by the dozen."""
 ITEMS_VARIABLE = "RULEGEN_TEST_ITEMS"
-OF_THE_TESTS = {"RULEGEN_TEST_POSTGRES", "RULEGEN_STATE_MACHINE_STEPS", ITEMS_VARIABLE}
+FULL_VARIABLE = "RULEGEN_TEST_FULL"
+"""Set to anything, it runs long tests on the second database too."""
+OF_THE_TESTS = {"RULEGEN_TEST_POSTGRES", "RULEGEN_STATE_MACHINE_STEPS", ITEMS_VARIABLE, FULL_VARIABLE}
 LOCAL_POSTGRES = "postgresql://postgres@127.0.0.1:5432/postgres"
 
 
@@ -41,6 +43,17 @@ def pytest_configure(config: pytest.Config) -> None:
     # A developer's own settings must not steer the tests.
     for name in [name for name in os.environ if name.startswith("RULEGEN_") and name not in OF_THE_TESTS]:
         del os.environ[name]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if os.environ.get(FULL_VARIABLE):
+        return
+    for item in items:
+        marker = item.get_closest_marker("in_full_only_on")
+        if marker is not None and isinstance(item, pytest.Function) and hasattr(item, "callspec"):
+            database = item.callspec.params.get("ledger_url")
+            if database in marker.args:
+                item.add_marker(pytest.mark.skip(reason=f"long; {FULL_VARIABLE}=1 runs it on {database} too"))
 
 
 @pytest.fixture(scope="session")

@@ -106,14 +106,17 @@ class Runtime:
         return worker is not None and self.presence is not None and self.presence.is_lost(worker)
 
     def close(self) -> None:
-        """Hand on what was traced, give this worker's lock back and close the ledger."""
+        """Hand on what was traced, give this worker's lock back and close the ledger.
+
+        Where it still holds a claim the lock stays with the process, and is free once that ends: a Dagster step's
+        output is offered after its body has closed this, and no other worker may take it for lost in between.
+        """
         self.tracing.flush()
-        if self.presence is not None and self.presence.is_held(self.worker):
-            self.presence.release(self.worker, remove=self._holds_nothing())
+        if self.presence is not None and self.presence.is_held(self.worker) and self._holds_nothing():
+            self.presence.release(self.worker, remove=True)
         self.ledger.close()
 
     def _holds_nothing(self) -> bool:
-        # Its file stays beside what it leaves in flight: the next worker then knows at once that nobody works on it.
         try:
             return self.worker not in self.ledger.recoveries.holders()
         except LedgerError:

@@ -41,10 +41,17 @@ def lose(other: Runtime) -> Lose:
 
     def work(stage: Stage, count: int) -> str:
         _claim(other, stage, count)
-        other.close()
+        _end(other)
         return other.worker
 
     return work
+
+
+def _end(worker: Runtime) -> None:
+    """Do what the kernel does when a process ends: its lock is free, and its file is still there."""
+    assert worker.presence is not None
+    worker.presence.release(worker.worker, remove=False)
+    worker.close()
 
 
 def _claim(runtime: Runtime, stage: Stage, count: int) -> None:
@@ -144,7 +151,7 @@ def test_a_run_over_keys_takes_over_at_once(runtime: Runtime, lose: Lose) -> Non
 def test_a_lost_publishers_action_is_reconciled_at_once(runtime: Runtime, other: Runtime) -> None:
     job = _confirmed(runtime)
     other.ledger.actions.claim(job.job_id, token=other.tokens(), claimant=other.claimant)
-    other.close()
+    _end(other)
     reason = reason_of(runtime, job)
     why = why_report(runtime, job)
 
@@ -170,7 +177,7 @@ def test_a_bundle_that_a_lost_publisher_wrote_is_found_and_not_written_again(
     monkeypatch.setattr(other.ledger.actions, "finish", die)
     with pytest.raises(ZeroDivisionError):
         publish(other, job)
-    other.close()
+    _end(other)
 
     published = publish(runtime, job)
 
@@ -218,6 +225,20 @@ def test_a_process_that_ends_with_nothing_in_flight_leaves_no_file(runtime: Runt
 
     assert other.worker in held
     assert other.worker not in _lock_files(runtime)
+
+
+def test_what_a_closed_worker_still_claims_is_its_own_as_long_as_its_process_lives(
+    runtime: Runtime, other: Runtime
+) -> None:
+    make_items(runtime, 1)
+    _claim(other, Stage.GENERATE_RULES, 1)
+    other.close()
+
+    while_it_lives = free_lost_work(runtime)
+    _end(other)
+    afterwards = free_lost_work(runtime)
+
+    assert (while_it_lives, afterwards) == (Freed(), Freed(waiting=1))
 
 
 def test_a_process_that_only_looks_makes_no_file(runtime: Runtime) -> None:
