@@ -91,7 +91,7 @@ def _checked(configured: Settings, timeout_s: float) -> dict[str, Any]:
         **told,
         "label": None,
         "works": found.works,
-        "requests": len(found.rungs),
+        "requests": sum(rung.code != "provider_unreachable" for rung in found.rungs),
         "cost_micros": None if None in costs else sum(cost or 0 for cost in costs),
         "model_reported": next((rung.model_id for rung in found.rungs if rung.model_id), None),
     }

@@ -11,7 +11,7 @@ from rulegen_dagster.domain.prompt import Prompt
 PIPELINE_REVISION = "rules-and-tests-v2"
 """Changes when the stages, or what they hand on, change."""
 
-RETRIEVAL_INDEX = "definitions-references-bm25/2"
+RETRIEVAL_INDEX = "definitions-references-neighbours-bm25/3"
 """How the context of a clause is found."""
 
 _LONGEST_TOLD = 200
