@@ -5,6 +5,7 @@ import shutil
 import socket
 import tempfile
 import uuid
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -31,7 +32,8 @@ LENIENT = "every-test-and-quote"
 """The validation policy of tests that are about something else: their texts contradict themselves by the dozen."""
 ITEMS_VARIABLE = "RULEGEN_TEST_ITEMS"
 FULL_VARIABLE = "RULEGEN_TEST_FULL"
-"""Set to anything, it runs long tests on the second database too."""
+"""Set to anything, it runs the tests that start real processes on both databases instead of one."""
+DATABASES = ("sqlite", "postgresql")
 OF_THE_TESTS = {"RULEGEN_TEST_POSTGRES", "RULEGEN_STATE_MACHINE_STEPS", ITEMS_VARIABLE, FULL_VARIABLE}
 LOCAL_POSTGRES = "postgresql://postgres@127.0.0.1:5432/postgres"
 
@@ -46,14 +48,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run each test that starts real processes on one of the two databases, always the same one; in full on both."""
     if os.environ.get(FULL_VARIABLE):
         return
     for item in items:
-        marker = item.get_closest_marker("in_full_only_on")
-        if marker is not None and isinstance(item, pytest.Function) and hasattr(item, "callspec"):
-            database = item.callspec.params.get("ledger_url")
-            if database in marker.args:
-                item.add_marker(pytest.mark.skip(reason=f"long; {FULL_VARIABLE}=1 runs it on {database} too"))
+        if not isinstance(item, pytest.Function) or item.get_closest_marker("acceptance") is None:
+            continue
+        database = item.callspec.params.get("ledger_url") if hasattr(item, "callspec") else None
+        name = item.nodeid.partition("[")[0]
+        if database is not None and database != DATABASES[zlib.crc32(name.encode()) % len(DATABASES)]:
+            item.add_marker(pytest.mark.skip(reason=f"{FULL_VARIABLE}=1 runs it on {database} too"))
 
 
 @pytest.fixture(scope="session")
@@ -181,7 +185,7 @@ def postgres_pool(postgres_server: str, postgres_template: str) -> Iterator[Post
     pool.close()
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=DATABASES)
 def ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The URL of an empty, migrated ledger; each test that asks for it runs on both databases."""
     if request.param == "sqlite":

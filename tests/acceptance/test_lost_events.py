@@ -129,7 +129,6 @@ def scene(ledger_url: str, tmp_path: Path) -> Iterator[Scene]:
         made.runtime.close()
 
 
-@pytest.mark.in_full_only_on("postgresql")
 def test_an_event_that_a_killed_run_did_not_write_appears_later_and_once(scene: Scene) -> None:
     killed = scene.run(RULEGEN_FAILPOINT="completion.after_commit:3")
     accepted, written_by_run = scene.accepted(), scene.events()
@@ -158,7 +157,6 @@ def test_an_event_that_a_killed_run_did_not_write_appears_later_and_once(scene: 
     assert Counter(calls(scene.home)).keys() == {f"generate_rules/rule-{number:02d}" for number in range(1, 21)}
 
 
-@pytest.mark.in_full_only_on("sqlite")
 def test_a_retried_run_shows_what_the_killed_one_did_not_and_nothing_is_mirrored_again(scene: Scene) -> None:
     scene.run(RULEGEN_FAILPOINT="completion.after_commit:2")
     accepted, written_by_run = scene.accepted(), scene.events()

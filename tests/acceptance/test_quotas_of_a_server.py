@@ -63,7 +63,6 @@ def real_ledger(ledger_url: str) -> Iterator[Ledger]:
     opened.close()
 
 
-@pytest.mark.in_full_only_on("sqlite")
 def test_processes_that_share_an_account_keep_within_what_its_server_enforces(
     server: str, real_ledger: Ledger, ledger_url: str, tmp_path: Path
 ) -> None:

@@ -206,7 +206,6 @@ def test_a_few_points_are_survived_by_real_processes(ledger_url: str, tmp_path: 
 
 
 @pytest.mark.acceptance
-@pytest.mark.in_full_only_on("sqlite")
 def test_a_ledger_that_holds_jobs_of_others_is_left_alone(
     ledger_url: str, tmp_path: Path, example_policy: Path
 ) -> None:
@@ -220,7 +219,6 @@ def test_a_ledger_that_holds_jobs_of_others_is_left_alone(
 
 
 @pytest.mark.acceptance
-@pytest.mark.in_full_only_on("postgresql")
 def test_a_guard_that_does_not_look_at_the_token_is_found(ledger_url: str) -> None:
     blind = _guarded(ledger_url)
     intact = _guarded(ledger_url, "intact")
