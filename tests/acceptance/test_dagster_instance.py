@@ -124,7 +124,9 @@ def test_two_runs_over_one_range_call_each_key_once(server: DevServer) -> None:
 
     counts = server.rulegen("status", str(job_named(server, "fourth")))["stages"]["generate_rules"]
     assert counts["succeeded"] == 20
-    assert sorted(server.calls()) == sorted(f"generate_rules {rule}" for rule in RULES)
+    # `due_work` may have gone on with another test's job meanwhile.
+    rule_calls = [call for call in server.calls() if call.startswith("generate_rules")]
+    assert sorted(rule_calls) == sorted(f"generate_rules {rule}" for rule in RULES)
 
 
 def upload(server: DevServer, name: str, text: str) -> None:

@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -100,13 +101,19 @@ def _cost(play: Completion) -> int:
 
 @pytest.fixture
 def timed(tmp_path: Path, sqlite_template: Path) -> Iterator[Runtime]:
-    """A runtime on the database's own clock, with leases that outlive the test."""
+    """A runtime on the database's own clock, with leases that outlive the test, as does the wait for a retry."""
     path = tmp_path / "timed.sqlite3"
     path.write_bytes(sqlite_template.read_bytes())
     settings = Settings(
-        home=tmp_path / "home", database_url=f"sqlite:///{path}", slots=2, lease_ms=600_000, policy=LENIENT
+        home=tmp_path / "home",
+        database_url=f"sqlite:///{path}",
+        slots=2,
+        lease_ms=600_000,
+        first_retry_ms=600_000,
+        max_retry_ms=600_000,
+        policy=LENIENT,
     )
-    opened = open_runtime(settings, clock=DatabaseClock())
+    opened = replace(open_runtime(settings, clock=DatabaseClock()), jitter=lambda: 1.0)
     yield opened
     opened.close()
 
