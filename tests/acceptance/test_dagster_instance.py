@@ -116,7 +116,7 @@ def test_two_runs_over_one_range_call_each_key_once(server: DevServer) -> None:
     server.stop_sensor("due_work")
     server.write_script({"*": [{"do": "ok", "delay_ms": 100}]})
     keys = prepare_job(server, "fourth.md", "Fourth")
-    (server.home / "calls.log").unlink()
+    (server.home / "calls.log").unlink(missing_ok=True)
 
     runs = [server.launch_range("generate_rules", keys) for _ in range(2)]
     for run in runs:
