@@ -101,7 +101,7 @@ class ModelProvider:
                 max_tokens=self._max_tokens * (_MOST_OUTPUT if was_cut_off else 1),
                 timeout_s=request.timeout_ms / 1000,
                 headers={
-                    "Idempotency-Key": request.operation_key,
+                    "Idempotency-Key": _idempotency_key(request),
                     "X-Client-Request-Id": f"{request.operation_key}.{request.attempt}",
                 },
             )
@@ -145,6 +145,15 @@ class ModelProvider:
             remaining=answer.remaining,
             problem=problem,
         )
+
+
+def _idempotency_key(request: ProviderRequest) -> str:
+    """Return one key for equal requests: a repair is another request, to be answered anew and not with the old draft.
+
+    A gateway that honours the key replays the first answer, or refuses the key with another body:
+    https://datatracker.ietf.org/doc/draft-ietf-httpapi-idempotency-key-header/
+    """
+    return f"{request.operation_key}/repair" if request.repair else request.operation_key
 
 
 @lru_cache(maxsize=8)

@@ -21,7 +21,6 @@ from rulegen_dagster.ledger.store import Ledger, open_ledger
 from rulegen_dagster.settings import Settings
 
 SCRIPTS = Path(sys.executable).parent
-RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
 LOCATION = {"repositoryName": "__repository__", "repositoryLocationName": "rulegen_dagster"}
 
 T = TypeVar("T")
@@ -191,20 +190,31 @@ class DevServer:
 
         return wait_for(ended, f"end of backfill {backfill_id}", timeout_s=180)
 
-    def launch_range(self, job: str, keys: Sequence[str]) -> str:
+    def add_partition(self, set_name: str, key: str) -> None:
+        self.ask(
+            "mutation($s: RepositorySelector!, $n: String!, $k: String!){"
+            "addDynamicPartition(repositorySelector:$s, partitionsDefName:$n, partitionKey:$k){__typename}}",
+            s=LOCATION,
+            n=set_name,
+            k=key,
+        )
+
+    def launch(self, job: str, **tags: str) -> str:
+        """Launch a run with Dagster's own tags, named without their prefix; return its id."""
         found = self.ask(
             "mutation($p: ExecutionParams!){launchPipelineExecution(executionParams:$p)"
             "{__typename ... on LaunchRunSuccess{run{runId}} ... on PythonError{message}}}",
             p={
                 "selector": {**LOCATION, "pipelineName": job},
                 "runConfigData": {},
-                "executionMetadata": {
-                    "tags": [{"key": RANGE_START, "value": keys[0]}, {"key": RANGE_END, "value": keys[-1]}]
-                },
+                "executionMetadata": {"tags": [{"key": f"dagster/{tag}", "value": tags[tag]} for tag in tags]},
             },
         )["launchPipelineExecution"]
         assert found["__typename"] == "LaunchRunSuccess", found
         return str(found["run"]["runId"])
+
+    def launch_range(self, job: str, keys: Sequence[str]) -> str:
+        return self.launch(job, asset_partition_range_start=keys[0], asset_partition_range_end=keys[-1])
 
     def runs(self, **filters: Any) -> list[dict[str, Any]]:
         found = self.ask(

@@ -74,7 +74,8 @@ class Heard:
 
     @property
     def operation_key(self) -> str:
-        return self.headers.get("idempotency-key", "")
+        """The work item's key, which a repair's key begins with."""
+        return self.headers.get("idempotency-key", "").removesuffix("/repair")
 
     @property
     def is_anthropic(self) -> bool:

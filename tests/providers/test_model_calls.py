@@ -97,6 +97,17 @@ def test_concurrent_calls_keep_their_own_headers(server: ModelServer) -> None:
     assert [json.loads(reply.draft)["asked"] for reply in replies] == [request.operation_key for request in requests]
 
 
+def test_a_repair_has_a_key_of_its_own_so_that_no_gateway_answers_it_with_the_refused_draft(
+    server: ModelServer,
+) -> None:
+    refusal = Refusal(code="rule_does_not_match_schema", path="/when")
+
+    ask(openai_at(server.url), request_of(attempt=2, repair=(refusal,)))
+    ask(openai_at(server.url), request_of(attempt=3, repair=(refusal,)))
+
+    assert [heard.headers["idempotency-key"] for heard in server.heard[-2:]] == [f"{OPERATION_KEY}/repair"] * 2
+
+
 @pytest.mark.parametrize(
     ("mode", "form"),
     [(OutputMode.NATIVE, "json_schema"), (OutputMode.JSON_OBJECT, "json_object"), (OutputMode.PROMPTED, None)],

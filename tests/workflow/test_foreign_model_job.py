@@ -101,13 +101,16 @@ def _script(data: bytes, file_name: str) -> tuple[list[dict[str, Any]], Counter[
                 vocabulary=vocabulary,
             )
             draft = asyncio.run(pattern.call(request)).draft
-            drafts.append({"name": key, "when": {"header.idempotency-key": key}, "respond": {"content": draft}})
+            sent = key
             for share, respond, outcome in FAULTS:
                 if share_of(key) < share:
                     name = f"{key}.1"
                     faults.append({"name": name, "when": {"header.x-client-request-id": name}, "respond": respond})
                     expected[outcome] += 1
+                    # The repair of a refused answer is another request.
+                    sent = f"{key}/repair" if outcome is AttemptOutcome.INVALID_OUTPUT else key
                     break
+            drafts.append({"name": sent, "when": {"header.idempotency-key": sent}, "respond": {"content": draft}})
     return [*faults, *drafts], expected
 
 

@@ -1,0 +1,65 @@
+"""Jobs of the example policy in a running `rulegen dev`."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rulegen_dagster.domain.identity import JobName
+from tests.acceptance.dev_server import DevServer, wait_for, write_script
+
+EXAMPLE = Path(__file__).parent.parent.parent / "rulegen_dagster" / "examples" / "expense-policy.md"
+RULES = [f"rule-{number:02d}" for number in range(1, 21)]
+
+
+@contextmanager
+def scripted_server(folder: Path) -> Iterator[DevServer]:
+    """A server whose provider does what `DevServer.write_script` says, one call at a time."""
+    home = folder / "home"
+    home.mkdir()
+    write_script(home, {})
+    settings = {
+        "provider": "rulegen-scripted",
+        "script": str(home / "script.yaml"),
+        "slots": "1",
+        "lease_ms": "3000",
+    }
+    with DevServer.running(home, **settings) as running:
+        yield running
+
+
+def upload(server: DevServer, name: str, text: str) -> None:
+    folder = server.home / "uploads" / "default"
+    partial = server.home / name
+    partial.write_text(text, encoding="utf-8")
+    shutil.move(partial, folder / name)
+
+
+def prepare_job(server: DevServer, name: str, title: str) -> list[str]:
+    """Submit a variant of the example and parse it; return its rule keys. No rule is generated yet."""
+    seen = set(server.keys("rule"))
+    text = EXAMPLE.read_text(encoding="utf-8")
+    path = server.home / name
+    path.write_text(f"{text}\n\n## {title}\n\nThis edition is for information.\n", encoding="utf-8")
+    submitted = JobName.parse(server.rulegen("submit", str(path))["job"])
+    key = server.ledger().reads.job(submitted).partition_key
+    server.add_partition("jobs", key)
+    assert server.run_end(server.launch("retrieve", partition=key)) == "SUCCESS"
+    return [key for key in server.keys("rule") if key not in seen]
+
+
+def job_named(server: DevServer, name: str) -> str | None:
+    """The newest job of an upload, by its outward name."""
+    names = [str(job.name) for job in server.ledger().reads.jobs() if job.file_name == f"{name}.md"]
+    return names[-1] if names else None
+
+
+def wait_for_state(server: DevServer, name: str, state: str) -> dict[str, Any]:
+    def reached() -> str | None:
+        named = job_named(server, name)
+        if named is None or server.ledger().reads.job(JobName.parse(named)).state != state:
+            return None
+        return named
+
+    return server.rulegen("status", wait_for(reached, f"{name} in state {state}", timeout_s=180))
