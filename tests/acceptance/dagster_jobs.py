@@ -6,19 +6,26 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from rulegen_dagster.domain.identity import JobName
 from tests.acceptance.dev_server import DevServer, wait_for, write_script
 
-EXAMPLE = Path(__file__).parent.parent.parent / "rulegen_dagster" / "examples" / "expense-policy.md"
+PROJECT = Path(__file__).parent.parent.parent
+EXAMPLE = PROJECT / "rulegen_dagster" / "examples" / "expense-policy.md"
 RULES = [f"rule-{number:02d}" for number in range(1, 21)]
 
 
 @contextmanager
-def scripted_server(folder: Path) -> Iterator[DevServer]:
+def scripted_server(folder: Path, *, runs_at_once: int = 4) -> Iterator[DevServer]:
     """A server whose provider does what `DevServer.write_script` says, one call at a time."""
     home = folder / "home"
     home.mkdir()
     write_script(home, {})
+    instance = yaml.safe_load((PROJECT / "dagster.yaml").read_text(encoding="utf-8"))
+    instance["concurrency"]["runs"]["max_concurrent_runs"] = runs_at_once
+    (home / "dagster").mkdir()
+    (home / "dagster" / "dagster.yaml").write_text(yaml.safe_dump(instance), encoding="utf-8")
     settings = {
         "provider": "rulegen-scripted",
         "script": str(home / "script.yaml"),

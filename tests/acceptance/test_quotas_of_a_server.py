@@ -1,42 +1,62 @@
-"""Several processes against a server that enforces its limits: nothing is refused, and nothing is overspent."""
+"""Four `rulegen run` on one account of a server that enforces its limits: nothing is refused, nothing is overspent.
+
+Each process works on a policy of its own, as people who share a key do: none of them is there only to help another,
+and nothing but the account's quota in the ledger keeps one from calling while the others do.
+"""
 
 import json
 import os
 import socket
 import subprocess
 import sys
+import time
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from llmock.ratelimit import requested_tokens
 
 from rulegen_dagster.domain.identity import DEFAULT_TENANT
-from rulegen_dagster.domain.quota import UNIT, CallCost, Estimate, estimate_call
 from rulegen_dagster.domain.quota_scope import QuotaScope
 from rulegen_dagster.domain.retry import RetryPolicy
-from rulegen_dagster.domain.states import Stage
-from rulegen_dagster.ledger.quota_schema import quota, quota_reservation
+from rulegen_dagster.domain.states import AttemptOutcome, JobState
+from rulegen_dagster.ledger.quota_schema import quota_reservation
 from rulegen_dagster.ledger.store import Ledger, open_ledger
-from rulegen_dagster.workflow.bench_job import open_bench_runtime, open_rule_stage
-from tests.acceptance import quota_worker
-from tests.acceptance.processes import wait_until
+from tests.acceptance.processes import Ended, Rulegen, wait_until
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
+# In full: 120 requests and 9,000 tokens a minute take 30 clauses in 17 minutes (QUOTA_OF_A_SERVER="120 9000 30 0").
+RPM, TPM, CLAUSES, USED_PERCENT = map(int, os.environ.get("QUOTA_OF_A_SERVER", "1200 1200000 16 98").split())
+PROCESSES = 4
+MODEL, KEY, MAX_TOKENS = "small-model", "a-key", 150
+SCOPE = QuotaScope.of_provider("openai-compatible", MODEL)
+TENANT = QuotaScope.of_tenant(DEFAULT_TENANT)
+NO_RULE = {"rules": [], "no_rule": {"reason": "no_obligation", "detail": "It informs."}, "proposed_facts": []}
+CALL_TOKENS = 8_000
+"""More than a call may need; what a tenant may use in a minute while it is held back."""
+GIVE_UP_S = 120 + 60 * CLAUSES * CALL_TOKENS // TPM + 60 * CLAUSES // RPM
 
-# In full: 120 requests, 9,000 tokens and 90 items take a minute (QUOTA_OF_A_SERVER="120 9000 90 0").
-RPM, TPM, ITEMS, USED_PERCENT = map(int, os.environ.get("QUOTA_OF_A_SERVER", "1200 24000 20 95").split())
-PROCESSES, SLOTS = 4, 4
-GIVE_UP_S = 200
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(GIVE_UP_S + 60)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Left:
+    """What the server had left of a minute, when the ledger was told of it (ms on its clock)."""
+
+    requests: int
+    tokens: int
+    told_at: int
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[str]:
-    """The URL of a server that counts by itself, and refuses with 429 what is too much."""
+    """The URL of a server that counts by itself, and refuses with 429 what is too much; no clause gives a rule."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -49,7 +69,9 @@ def server(tmp_path: Path) -> Iterator[str]:
         )
     try:
         wait_until(lambda: _answers(port), "the server to answer")
-        yield f"http://127.0.0.1:{port}"
+        url = f"http://127.0.0.1:{port}"
+        _post(f"{url}/_llmock/scenario", behaviors=[{"type": "reply", "text": json.dumps(NO_RULE), "times": None}])
+        yield url
     finally:
         process.kill()
         process.wait()
@@ -63,87 +85,118 @@ def real_ledger(ledger_url: str) -> Iterator[Ledger]:
     opened.close()
 
 
-def test_processes_that_share_an_account_keep_within_what_its_server_enforces(
+def test_runs_that_share_an_account_keep_within_what_its_server_enforces(
     server: str, real_ledger: Ledger, ledger_url: str, tmp_path: Path
 ) -> None:
-    home = tmp_path / "home"
-    runtime = open_bench_runtime(ledger_url, home)
-    job_id = open_rule_stage(runtime, ITEMS, "limited")
-    provider = runtime.ledger.reads.job_by_id(job_id).behaviour
-    runtime.close()
-    # The prompt's bytes by three, and more than the rest of the request: the server counts all its bytes by four.
-    need = estimate_call(len(quota_worker.PROMPT), CallCost(overhead_tokens=30, max_tokens=quota_worker.MAX_TOKENS))
-    assert need.tokens > len(quota_worker.body()) // 4 + quota_worker.MAX_TOKENS
-    scope = QuotaScope.of_provider(provider["provider"], provider["model_id"])
-    real_ledger.quotas.estimate(job_id, {Stage.GENERATE_RULES: Estimate(tokens=need.tokens, cost_micros=0)})
-    real_ledger.quotas.set(scope, {"requests_per_minute": RPM, "tokens_per_minute": TPM})
-    real_ledger.tenants.set(DEFAULT_TENANT, limit=0)
-    answers = _work(server, real_ledger, scope, job_id, url=ledger_url, home=home)
+    rulegen = Rulegen(
+        home=tmp_path / "home",
+        variables={
+            "RULEGEN_DATABASE_URL": ledger_url,
+            "RULEGEN_PROVIDER": "openai-compatible",
+            "RULEGEN_MODEL": MODEL,
+            "RULEGEN_BASE_URL": f"{server}/v1",
+            "RULEGEN_API_KEY": KEY,
+            "RULEGEN_MAX_TOKENS": str(MAX_TOKENS),
+        },
+    )
+    left, took_s, ended = _run_all(rulegen, real_ledger, server)
 
-    statuses = Counter(answers)
-    journal = _get(f"{server}/_llmock/requests")
-    refused = [one for one in journal["requests"] if one["status"] == 429]
-    print(f"{ITEMS} items, {PROCESSES} processes, {ledger_url.partition(':')[0]}: {dict(statuses)}")
-    assert statuses == {"200": ITEMS}
-    assert refused == []
-    assert _most_over(real_ledger) <= 0
+    # No clause gives a rule, so there is nothing to confirm, and the command says so.
+    assert [(one.exit_code, one.document["state"]) for one in ended] == [(1, JobState.VALIDATING)] * PROCESSES, ended
+    journal = [one for one in _get(f"{server}/_llmock/requests")["requests"] if one["body"]["max_tokens"] == MAX_TOKENS]
+    counted = [requested_tokens(one["body"], len(_as_sent(one["body"]))) for one in journal]
+    ideal_s = max((sum(counted) - left.tokens) * 60 / TPM, (len(journal) - left.requests) * 60 / RPM, 0)
+    print(
+        f"\n{ledger_url.partition(':')[0]}: {len(journal)} requests of {sum(counted)} tokens by the server's count,"
+        f" {_used(real_ledger)[-1][1]} by the ledger's, in {took_s:.1f} s; its limits make that {ideal_s:.1f} s"
+    )
+    assert Counter(one["status"] for one in journal) == {200: CLAUSES}
+    assert _outcomes(real_ledger) == {AttemptOutcome.ACCEPTED: CLAUSES}
+    # Nothing was right by chance: each call reserved more than the server counts.
+    assert max(counted) < _reserved(real_ledger)
+    assert all(used <= left.tokens + TPM * (at - left.told_at) / 60_000 for at, used in _used(real_ledger))
 
 
-def _work(server: str, ledger: Ledger, scope: QuotaScope, job_id: int, *, url: str, home: Path) -> list[str]:
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("RULEGEN_")}
-    environment = {**inherited, "RULEGEN_HOME": str(home), "RULEGEN_DATABASE_URL": url, "RULEGEN_SLOTS": str(SLOTS)}
-    logs = [home / f"worker-{number}.log" for number in range(PROCESSES)]
+def _run_all(rulegen: Rulegen, ledger: Ledger, server: str) -> tuple[Left, float, list[Ended]]:
+    """Run each process on a policy of its own; tell what they began with, and how long it took from then on."""
+    _hold_back(ledger)
     with ExitStack() as stack:
-        workers = []
-        for log in logs:
-            worker = subprocess.Popen(
-                [sys.executable, str(Path(quota_worker.__file__)), server, str(job_id)],
-                env=environment,
-                stdout=stack.enter_context(log.open("wb")),
-                stderr=stack.enter_context(log.with_suffix(".err").open("wb")),
-            )
-            stack.callback(_end, worker)
-            workers.append(worker)
-        # A tenant that may have nothing in flight: they begin at one time.
-        wait_until(lambda: all(log.read_text() for log in logs), "the workers to stand ready")
-        _use_up_some(server, ledger, scope)
-        ledger.tenants.set(DEFAULT_TENANT, no_limit=True)
-        ended = [worker.wait(timeout=GIVE_UP_S) for worker in workers]
-        assert ended == [0] * PROCESSES, "".join(log.with_suffix(".err").read_text() for log in logs)
-    return [line for log in logs for line in log.read_text().split() if line != quota_worker.READY]
+        processes = []
+        for number in range(PROCESSES):
+            name = f"policy-{number}.md"
+            limits = (f"Meals of group {clause} are limited to $75 per day.\n" for clause in range(CLAUSES))
+            (rulegen.home.parent / name).write_text("\n".join(list(limits)[number::PROCESSES]), encoding="utf-8")
+            processes.append(stack.enter_context(rulegen.start("run", name, "--json")))
+            stack.callback(processes[-1].kill)
+        wait_until(lambda: _stand_ready(ledger), "the runs to stand ready")
+        left = _share_with_another_client(server, ledger)
+        began = time.monotonic()
+        ledger.quotas.set(TENANT, {"tokens_per_minute": None})
+        told = [process.communicate(timeout=GIVE_UP_S) for process in processes]
+        took_s = time.monotonic() - began
+        ended = [
+            Ended(exit_code=process.returncode, stdout=stdout, stderr=stderr)
+            for process, (stdout, stderr) in zip(processes, told, strict=True)
+        ]
+    return left, took_s, ended
 
 
-def _use_up_some(server: str, ledger: Ledger, scope: QuotaScope) -> None:
-    """Let another client of the account use most of a minute, which the ledger is told: a test need not take that."""
-    if not USED_PERCENT:
-        return
-    tokens = TPM * USED_PERCENT // 100
-    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "x"}], "max_tokens": tokens}).encode()
-    headers = {"Content-Type": "application/json", "Authorization": "Bearer k"}
-    request = urllib.request.Request(f"{server}/v1/chat/completions", body, headers)
-    with urllib.request.urlopen(request) as answer:
-        left = int(answer.headers["x-ratelimit-remaining-tokens"])
-    level = {"token_level": left * UNIT, "refilled_at": ledger.database.now}
-    with ledger.database.write() as connection:
-        connection.execute(sa.update(quota).where(quota.c.scope == str(scope)).values(level))
+def _hold_back(ledger: Ledger) -> None:
+    """Let the tenant's calls wait for most of a minute: a limit begins full, and a changed one keeps its level."""
+    for tokens in (1, CALL_TOKENS):
+        ledger.quotas.set(TENANT, {"tokens_per_minute": tokens})
 
 
-def _most_over(ledger: Ledger) -> int:
-    """Return by how much (tokens) the calls' use since the first claim exceeded a full bucket and its refill."""
+def _stand_ready(ledger: Ledger) -> bool:
+    jobs = ledger.reads.jobs()
+    return len(jobs) == PROCESSES and {job.state for job in jobs} == {JobState.GENERATING_RULES}
+
+
+def _share_with_another_client(server: str, ledger: Ledger) -> Left:
+    """Let another client of the account use a part of the minute, and tell the ledger what that left of the limits."""
+    requests, tokens = RPM, TPM
+    if USED_PERCENT:
+        chat = {"model": MODEL, "messages": [], "max_tokens": TPM * USED_PERCENT // 100}
+        headers = _post(f"{server}/v1/chat/completions", **chat)
+        requests, tokens = (int(headers[f"x-ratelimit-remaining-{kind}"]) for kind in ("requests", "tokens"))
+    ledger.quotas.set(SCOPE, {"requests_per_minute": requests, "tokens_per_minute": tokens})
+    state = ledger.quotas.set(SCOPE, {"requests_per_minute": RPM, "tokens_per_minute": TPM})
+    return Left(requests=requests, tokens=tokens, told_at=state.now)
+
+
+def _outcomes(ledger: Ledger) -> Counter[AttemptOutcome | None]:
+    made = (attempt for job in ledger.reads.jobs() for attempt in ledger.reads.attempts(job.job_id))
+    return Counter(attempt.outcome for attempt in made if attempt.provider_called)
+
+
+def _reserved(ledger: Ledger) -> int:
+    """Return the least that a call reserved."""
     with ledger.database.read() as connection:
-        rows = connection.execute(
-            sa.select(quota_reservation.c.created_at, quota_reservation.c.used_tokens).order_by(
-                quota_reservation.c.created_at
-            )
-        ).all()
-    used = accumulate(row.used_tokens for row in rows)
-    times = [row.created_at - rows[0].created_at for row in rows]
-    return max(int(total - TPM - TPM * time // 60_000) for total, time in zip(used, times, strict=True))
+        return int(connection.execute(sa.select(sa.func.min(quota_reservation.c.tokens))).scalar_one())
 
 
-def _get(url: str) -> dict[str, list[dict[str, int]]]:
+def _used(ledger: Ledger) -> list[tuple[int, int]]:
+    """Return when each call was claimed (ms), and the tokens that it and all before it have used."""
+    columns = quota_reservation.c.created_at, quota_reservation.c.used_tokens
+    with ledger.database.read() as connection:
+        rows = connection.execute(sa.select(*columns).order_by(columns[0])).all()
+    return list(zip((row.created_at for row in rows), accumulate(row.used_tokens for row in rows), strict=True))
+
+
+def _as_sent(body: Any) -> bytes:
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _post(url: str, **body: object) -> dict[str, str]:
+    """Send a request; return the headers of its answer."""
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"}
+    with urllib.request.urlopen(urllib.request.Request(url, _as_sent(body), headers)) as answer:
+        return {name.lower(): value for name, value in answer.getheaders()}
+
+
+def _get(url: str) -> dict[str, Any]:
     with urllib.request.urlopen(url) as answer:
-        read: dict[str, list[dict[str, int]]] = json.load(answer)
+        read: dict[str, Any] = json.load(answer)
         return read
 
 
@@ -151,8 +204,3 @@ def _answers(port: int) -> bool:
     with socket.socket() as probe:
         probe.settimeout(1)
         return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-def _end(worker: subprocess.Popen[bytes]) -> None:
-    worker.kill()
-    worker.wait()

@@ -26,6 +26,7 @@ from rulegen_dagster.domain.quota import (
     full_bucket,
     hardest,
     lifted,
+    longest_covered,
     refilled,
     refusal_of,
     reserved,
@@ -245,8 +246,30 @@ def test_a_limit_that_is_changed_keeps_what_was_used_of_it() -> None:
 def test_an_estimate_counts_more_tokens_than_a_text_can_have_and_the_longest_answer() -> None:
     cost = CallCost(overhead_tokens=500, max_tokens=1_000, price_in=250_000, price_out=2_000_000)
 
-    assert estimate_call(301, cost) == Estimate(tokens=101 + 500 + 1_000, cost_micros=151 + 2_000)
-    assert estimate_call(0, replace(cost, price_out=None)) == Estimate(tokens=1_500, cost_micros=None)
+    need = estimate_call(301, cost)
+    unpriced = estimate_call(0, replace(cost, price_out=None))
+
+    assert (need.tokens, need.cost_micros) == (101 + 500 + 1_000, 151 + 2_000)
+    assert need.longer == Estimate(tokens=101 + 500 + 2 * 1_000, cost_micros=151 + 2 * 2_000)
+    assert (unpriced.tokens, unpriced.cost_micros) == (1_500, None)
+    assert unpriced.longer == Estimate(tokens=2_500, cost_micros=None)
+
+
+@pytest.mark.parametrize(
+    ("limits", "is_longer"),
+    [
+        (NO_QUOTA, True),
+        (QuotaLimits(tokens_per_minute=150), True),
+        (QuotaLimits(tokens_per_minute=149), False),
+        (QuotaLimits(budget_micros=35), True),
+        (QuotaLimits(budget_micros=34), False),
+    ],
+)
+def test_a_longer_answer_needs_quotas_that_can_cover_it_some_day(limits: QuotaLimits, is_longer: bool) -> None:
+    need = Estimate(tokens=100, cost_micros=20, longer_tokens=50, longer_micros=15)
+    empty = Bucket(limits=limits)
+
+    assert longest_covered(need, [Bucket(limits=NO_QUOTA), empty]) == (need.longer if is_longer else need)
 
 
 @pytest.mark.parametrize("name", ["provider:openai/meta-llama/Llama-3.1:8b", "tenant:acme", "job:acme/travel-2027"])

@@ -12,6 +12,7 @@ from rulegen_dagster.domain.errors import JobNotFoundError, LedgerError, TenantN
 from rulegen_dagster.domain.identity import JobName
 from rulegen_dagster.domain.quota import FIRST_PROBE_MS, UNIT, Bucket, Estimate, QuotaReason, Remaining
 from rulegen_dagster.domain.quota_scope import QuotaScope
+from rulegen_dagster.domain.refusal import Refusal
 from rulegen_dagster.domain.retry import RetryDecision, RetryPolicy, decide_retry
 from rulegen_dagster.domain.states import AttemptOutcome, Stage, WorkState
 from rulegen_dagster.domain.work import Claim, FailedAttempt, Landing, Offer, Usage
@@ -28,6 +29,7 @@ PROVIDER = QuotaScope.of_provider("rulegen-pattern", "m")
 JOB = QuotaScope.of_job(JobName(tenant="default", submission_key="policy"))
 TENANT = QuotaScope.of_tenant("default")
 NEED = Estimate(tokens=100, cost_micros=50)
+CUT_OFF = Refusal(code="answer_truncated", path="$")
 RETRY_NOW = RetryPolicy(max_attempts=3, first_delay_ms=0)
 
 
@@ -56,6 +58,11 @@ def fail(ledger: Ledger, one: Claim, outcome: AttemptOutcome, **more: object) ->
     with ledger.turn(ALICE) as turn:
         turn.settle([(failed, decision)])
     return decision
+
+
+def cut_off(ledger: Ledger, one: Claim, *, used: int = 60) -> None:
+    usage = answer(one, tokens_out=used).usage
+    fail(ledger, one, AttemptOutcome.INVALID_OUTPUT, usage=usage, refusals=(CUT_OFF,), may_repair=True)
 
 
 def bucket(ledger: Ledger, scope: QuotaScope = PROVIDER) -> Bucket:
@@ -283,6 +290,66 @@ def test_money_is_refused_before_the_call_that_would_exceed_it(ledger: Ledger, j
     hold = ledger.quotas.hold_of(job_id, RULES)
     assert hold is not None
     assert hold.is_for_good
+
+
+def test_a_repair_of_an_answer_that_was_cut_off_waits_for_room_for_a_longer_one(
+    ledger: Ledger, make_job: MakeJob, clock: ManualClock
+) -> None:
+    job_id = make_job(1)
+    ledger.quotas.estimate(job_id, {RULES: replace(NEED, longer_tokens=60, longer_micros=30)})
+    ledger.quotas.set(PROVIDER, {"tokens_per_minute": 160})
+    ledger.quotas.set(JOB, {"budget_micros": 1_000})
+    (first,) = claim(ledger, job_id)
+    assert not first.longer_answer
+
+    cut_off(ledger, first)
+    assert (left(ledger)[1], left(ledger, JOB)[2]) == (100, 20)
+
+    assert not claim(ledger, job_id), "what is left is enough for the usual answer alone"
+    hold = ledger.quotas.hold_of(job_id, RULES)
+    assert hold is not None
+    assert (hold.scope, hold.refusal.reason, hold.next_at) == (str(PROVIDER), QuotaReason.TOKENS, clock.now_ms + 22_500)
+    clock.now_ms += 22_500
+    assert ledger.quotas.hold_of(job_id, RULES) is None
+    (repair,) = claim(ledger, job_id)
+    assert repair.longer_answer
+    assert (left(ledger)[1], left(ledger, JOB)[2]) == (0, 20 + 50 + 30)
+
+
+def test_a_repair_has_the_usual_room_where_a_quota_can_never_cover_more(ledger: Ledger, make_job: MakeJob) -> None:
+    job_id = make_job(1)
+    ledger.quotas.estimate(job_id, {RULES: replace(NEED, longer_tokens=60, longer_micros=30)})
+    ledger.quotas.set(PROVIDER, {"tokens_per_minute": 159})
+    (first,) = claim(ledger, job_id)
+    cut_off(ledger, first, used=0)
+    assert left(ledger)[1] == 159
+
+    (repair,) = claim(ledger, job_id)
+
+    assert (repair.repair, repair.longer_answer) == ((CUT_OFF,), False)
+    assert left(ledger)[1] == 59
+
+
+def test_a_repair_has_the_longer_room_where_nothing_is_limited(ledger: Ledger, make_job: MakeJob) -> None:
+    (first,) = claim(ledger, make_job(1))
+    cut_off(ledger, first)
+
+    (repair,) = claim(ledger, first.key.job_id)
+
+    assert repair.longer_answer
+
+
+def test_what_else_can_be_claimed_does_not_wait_for_the_room_of_a_repair(ledger: Ledger, make_job: MakeJob) -> None:
+    job_id = make_job(2)
+    ledger.quotas.estimate(job_id, {RULES: replace(NEED, longer_tokens=60)})
+    ledger.quotas.set(PROVIDER, {"tokens_per_minute": 160})
+    (first,) = claim(ledger, job_id)
+    cut_off(ledger, first)
+
+    assert ledger.quotas.hold_of(job_id, RULES) is None
+    (other,) = claim(ledger, job_id, 2)
+
+    assert (other.key.item_key != first.key.item_key, other.longer_answer) == (True, False)
 
 
 def test_a_budget_refuses_calls_that_nobody_can_price(ledger: Ledger, make_job: MakeJob) -> None:

@@ -157,12 +157,12 @@ def test_the_tests_of_a_clause_are_asked_for_without_any_rule(server: ModelServe
     assert "applies_when" not in json.dumps(heard.body)
 
 
-def test_a_repair_is_told_codes_and_places_and_a_cut_answer_gets_twice_the_room(server: ModelServer) -> None:
+def test_a_repair_is_told_codes_and_places_and_has_twice_the_room_where_that_is_reserved(server: ModelServer) -> None:
     provider = openai_at(server.url, max_tokens=500)
     wrong = Refusal(code="quote_not_verbatim", path="$.rules[0].quote")
 
     ask(provider, request_of(repair=(wrong,)))
-    ask(provider, request_of(repair=(Refusal(code="answer_truncated", path="$"),)))
+    ask(provider, request_of(repair=(Refusal(code="answer_truncated", path="$"),), longer_answer=True))
 
     first, second = server.heard[-2:]
     assert "- `quote_not_verbatim` at `$.rules[0].quote`" in first.user
