@@ -1,8 +1,8 @@
 """Forks: a successor of a job that ended without a result, which keeps everything that was accepted.
 
-The successor has the same upload and the same frozen behaviour, a new key and a new deadline. What the predecessor got
-accepted is accepted here from the start, under an attempt that names where it comes from, called nobody and cost
-nothing. All of it is one transaction of a fixed number of statements, however many items there are.
+The successor has the same upload, the same frozen behaviour and the same limits, a new key and a new deadline. What the
+predecessor got accepted is accepted here from the start, under an attempt that names where it comes from, called nobody
+and cost nothing. All of it is one transaction of a fixed number of statements, however many items there are.
 """
 
 from typing import Final
@@ -13,10 +13,15 @@ from sqlalchemy.engine import Connection
 from rulegen_dagster.domain.errors import StateError, SubmissionConflictError
 from rulegen_dagster.domain.failpoints import FORK
 from rulegen_dagster.domain.identity import JobName, job_partition_key
+from rulegen_dagster.domain.quota import NO_QUOTA, QuotaLimits, full_bucket
+from rulegen_dagster.domain.quota_scope import QuotaScope, ScopeKind
 from rulegen_dagster.domain.retention import ContentKind
 from rulegen_dagster.domain.states import AttemptOutcome, JobState, Stage, WorkState
 from rulegen_dagster.ledger.database import Database, again_after_conflicts
 from rulegen_dagster.ledger.outbox import add_missing
+from rulegen_dagster.ledger.quota_rows import limits_of
+from rulegen_dagster.ledger.quota_schema import quota
+from rulegen_dagster.ledger.reservations import add_scope
 from rulegen_dagster.ledger.schema import (
     attempt,
     clause,
@@ -98,6 +103,7 @@ class Forks:
                 actor=actor,
             )
             place_in_trace(connection, now, new_id, traceparent)
+            _pass_quota_on(connection, now, job_id, new_id, name)
             self._stages.open_parse(connection, new_id)
             if self._inherit(connection, old, new_id, (Stage.PARSE,), actor):
                 self._take_over_clauses(connection, old, new_id, name, actor)
@@ -283,6 +289,19 @@ def _is_content_removed(connection: Connection, job_id: int) -> bool:
         removed_content.c.job_id == job_id, removed_content.c.kind != ContentKind.PROMPTS.value
     )
     return connection.execute(gone.limit(1)).first() is not None
+
+
+def _pass_quota_on(connection: Connection, now: sa.ColumnElement[int], old_id: int, new_id: int, name: JobName) -> None:
+    """Give the successor the limits of its predecessor, if any, with nothing of them used yet."""
+    columns = [quota.c[limit] for limit in limits_of(NO_QUOTA)]
+    found = connection.execute(sa.select(*columns).where(quota.c.job_id == old_id)).first()
+    if found is None:
+        return
+    limits = QuotaLimits(**found._mapping)
+    scope, full = str(QuotaScope.of_job(name)), full_bucket(limits, 0)
+    add_scope(connection, now, scope, kind=ScopeKind.JOB, job_id=new_id)
+    levels = {"request_level": full.request_level, "token_level": full.token_level}
+    connection.execute(sa.update(quota).where(quota.c.scope == scope).values(**limits_of(limits), **levels))
 
 
 def _existing(connection: Connection, old: sa.Row[tuple[object, ...]], name: JobName) -> Accepted:

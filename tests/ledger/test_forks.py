@@ -6,6 +6,8 @@ import sqlalchemy as sa
 
 from rulegen_dagster.domain import failpoints
 from rulegen_dagster.domain.errors import LedgerError, StateError, SubmissionConflictError
+from rulegen_dagster.domain.quota import UNIT
+from rulegen_dagster.domain.quota_scope import QuotaScope
 from rulegen_dagster.domain.states import AttemptOutcome, JobState, Stage, WorkState
 from rulegen_dagster.domain.work import Offer
 from rulegen_dagster.ledger.audit import audit_job
@@ -148,6 +150,29 @@ def test_a_policy_without_a_rule_has_a_successor_that_is_validated_again(ledger:
     new_id = fork(ledger, old_id).job_id
 
     assert ledger.reads.job_by_id(new_id).state is JobState.VALIDATING
+
+
+def test_a_successor_has_the_limits_of_its_predecessor_and_has_used_nothing_of_them(
+    ledger: Ledger, make_job: MakeJob
+) -> None:
+    old_id = half_done(ledger, make_job)
+    ledger.quotas.set(
+        QuotaScope.of_job(ledger.reads.job_by_id(old_id).name),
+        {"requests_per_minute": 60, "tokens_per_minute": 9_000, "concurrency": 2, "budget_micros": 1_500_000},
+    )
+
+    new = ledger.reads.job_by_id(fork(ledger, old_id).job_id)
+
+    old_quota, new_quota = sorted(ledger.quotas.list(), key=lambda state: state.scope == f"job:{new.name}")
+    assert new_quota.scope == f"job:{new.name}"
+    assert new_quota.bucket.limits == old_quota.bucket.limits
+    assert (new_quota.bucket.charged_micros, new_quota.bucket.token_level) == (0, 9_000 * UNIT)
+
+
+def test_the_successor_of_a_job_without_limits_has_none(ledger: Ledger, make_job: MakeJob) -> None:
+    fork(ledger, half_done(ledger, make_job))
+
+    assert ledger.quotas.list() == ()
 
 
 def test_the_same_fork_again_is_the_same_successor_also_at_once(ledger: Ledger, make_job: MakeJob) -> None:
