@@ -13,12 +13,11 @@ from rulegen_dagster.domain.states import ActionState, AttemptOutcome, JobState,
 from rulegen_dagster.ledger.claims import is_open
 from rulegen_dagster.ledger.database import Database
 from rulegen_dagster.ledger.schema import action, attempt, job, transition, work_item
-from rulegen_dagster.ledger.stages import log_job
+from rulegen_dagster.ledger.stages import LOGGED, log_actions, log_job
 
 _NOT_BEGUN = (ActionState.PROPOSED.value, ActionState.CONFIRMED.value)
 BEGUN = (ActionState.EXECUTING.value, ActionState.UNKNOWN.value, ActionState.DONE.value)
 """The states of an action whose effect may be there already."""
-_LOGGED = ("job_id", "subject", "stage", "subject_key", "from_state", "to_state", "cause", "actor", "at")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,22 +75,7 @@ def give_up_actions(
 ) -> None:
     """Fail the actions that nobody has begun, with the ending's code."""
     not_begun = sa.and_(action.c.job_id == job_id, action.c.state.in_(_NOT_BEGUN))
-    connection.execute(
-        sa.insert(transition).from_select(
-            _LOGGED,
-            sa.select(
-                action.c.job_id,
-                sa.literal("action"),
-                action.c.kind,
-                action.c.action_key,
-                action.c.state,
-                sa.literal(ActionState.FAILED.value),
-                sa.literal(ending.code),
-                sa.literal(actor),
-                now,
-            ).where(not_begun),
-        )
-    )
+    log_actions(connection, now, not_begun, ActionState.FAILED, cause=ending.code, actor=actor)
     connection.execute(
         sa.update(action).where(not_begun).values(state=ActionState.FAILED, error_code=ending.code, updated_at=now)
     )
@@ -106,7 +90,7 @@ def _end_items(connection: Connection, database: Database, job_id: int, ending: 
         connection.execute(sa.select(sa.literal(1)).where(unfinished).order_by(*key).with_for_update()).all()
     connection.execute(
         sa.insert(transition).from_select(
-            _LOGGED,
+            LOGGED,
             sa.select(
                 work_item.c.job_id,
                 sa.literal("work_item"),

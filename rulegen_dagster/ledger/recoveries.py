@@ -15,13 +15,13 @@ from rulegen_dagster.domain.states import ActionState, AttemptOutcome, WorkState
 from rulegen_dagster.ledger.claims import not_terminal
 from rulegen_dagster.ledger.database import Database, again_after_conflicts
 from rulegen_dagster.ledger.schema import action, attempt, transition, work_item
+from rulegen_dagster.ledger.stages import LOGGED, log_actions
 
 WORKER_LOST = "worker_lost"
 """The error code of an attempt, item or action whose worker was proven dead before its lease had passed."""
 
 # In one transaction; the next look frees the rest.
 _MOST = 1_000
-_LOGGED = ("job_id", "subject", "stage", "subject_key", "from_state", "to_state", "cause", "actor", "at")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +88,7 @@ class Recoveries:
         message = "its worker was lost" if goes_on else "the last attempt's worker was lost, and no attempt is left"
         connection.execute(
             sa.insert(transition).from_select(
-                _LOGGED,
+                LOGGED,
                 sa.select(
                     work_item.c.job_id,
                     sa.literal("work_item"),
@@ -135,22 +135,7 @@ class Recoveries:
         if not tokens:
             return 0
         taken = action.c.token.in_(tokens)
-        connection.execute(
-            sa.insert(transition).from_select(
-                _LOGGED,
-                sa.select(
-                    action.c.job_id,
-                    sa.literal("action"),
-                    action.c.kind,
-                    action.c.action_key,
-                    action.c.state,
-                    sa.literal(ActionState.UNKNOWN.value),
-                    sa.literal(WORKER_LOST),
-                    sa.literal(actor),
-                    now,
-                ).where(taken),
-            )
-        )
+        log_actions(connection, now, taken, ActionState.UNKNOWN, cause=WORKER_LOST, actor=actor)
         connection.execute(
             sa.update(action)
             .where(taken)

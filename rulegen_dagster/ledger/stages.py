@@ -17,6 +17,9 @@ from rulegen_dagster.ledger.compiled import Query
 from rulegen_dagster.ledger.database import Database
 from rulegen_dagster.ledger.schema import action, action_set, clause, job, transition, work_item
 
+LOGGED = ("job_id", "subject", "stage", "subject_key", "from_state", "to_state", "cause", "actor", "at")
+"""The columns of a transition, for inserts from a query."""
+
 _BARRIERS = {
     JobState.RETRIEVING: (Stage.RETRIEVE, JobState.GENERATING_RULES),
     JobState.GENERATING_RULES: (Stage.GENERATE_RULES, JobState.GENERATING_TESTS),
@@ -313,6 +316,23 @@ def log_job(
             job_id=job_id, subject="job", from_state=before, to_state=after, cause=cause, actor=actor, at=now
         )
     )
+
+
+def log_actions(
+    connection: Connection,
+    now: sa.ColumnElement[int],
+    moved: sa.ColumnElement[bool],
+    after: ActionState,
+    *,
+    cause: str,
+    actor: str,
+) -> None:
+    """Append the transition that every action for which `moved` holds is about to make."""
+    told = [sa.literal(text) for text in (after.value, cause, actor)]
+    rows = sa.select(
+        action.c.job_id, sa.literal("action"), action.c.kind, action.c.action_key, action.c.state, *told, now
+    ).where(moved)
+    connection.execute(sa.insert(transition).from_select(LOGGED, rows))
 
 
 def _document_item() -> dict[str, Any]:
