@@ -1,7 +1,6 @@
-"""`run`, `submit`, `status`, `list`: jobs and how far they are."""
+"""`status`, `list`: how far jobs are."""
 
 from collections import Counter
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -9,7 +8,6 @@ import typer
 from rulegen_dagster.cli.output import (
     JsonFlag,
     TenantOption,
-    actor,
     out,
     plain,
     print_json,
@@ -17,27 +15,14 @@ from rulegen_dagster.cli.output import (
     reports_errors,
     runtime,
 )
-from rulegen_dagster.cli.progress import JobProgress
 from rulegen_dagster.domain.deadline import parse_duration
-from rulegen_dagster.domain.errors import InputError, StoppedError
+from rulegen_dagster.domain.errors import InputError
 from rulegen_dagster.domain.identity import DEFAULT_TENANT, JobName, check_tenant
 from rulegen_dagster.domain.states import TERMINAL_JOB_STATES, JobState
 from rulegen_dagster.domain.text import instant
-from rulegen_dagster.ledger.reads import JobRecord
-from rulegen_dagster.workflow.drive import drive
 from rulegen_dagster.workflow.explain import status_report
-from rulegen_dagster.workflow.intake import submit_file
-from rulegen_dagster.workflow.outages import ride_out
-from rulegen_dagster.workflow.publish import publish_with_others
 from rulegen_dagster.workflow.quotas import dollars
 from rulegen_dagster.workflow.runtime import Runtime
-from rulegen_dagster.workflow.stopping import stopped_by_signals
-
-FileArgument = Annotated[Path, typer.Argument(help="The specification: .md, .txt, .html, .docx or .pdf.")]
-KeyOption = Annotated[
-    str | None,
-    typer.Option("--key", help="Your idempotency key; without one, it is made of the file's name and content."),
-]
 
 
 def duration_option(text: str) -> int:
@@ -57,95 +42,7 @@ DeadlineOption = Annotated[
         help="How long the new job has, end to end: 90s, 30m, 2h, 7d; else RULEGEN_DEADLINE_MS.",
     ),
 ]
-VocabularyOption = Annotated[
-    str | None,
-    typer.Option(
-        "--vocabulary",
-        metavar="NAME",
-        help="Facts that the new job's rules may speak of: expense, travel, leave; else RULEGEN_VOCABULARY.",
-    ),
-]
 JobArgument = Annotated[str, typer.Argument(help="The job: TENANT/KEY, or KEY for the tenant of --tenant.")]
-
-_REACHED = frozenset({JobState.AWAITING_CONFIRMATION, JobState.COMPLETED})
-
-
-@reports_errors
-def run(
-    file: FileArgument,
-    tenant: TenantOption = DEFAULT_TENANT,
-    key: KeyOption = None,
-    *,
-    confirm: Annotated[
-        bool, typer.Option("--confirm", help="Confirm the action set as it is, and publish the ruleset.")
-    ] = False,
-    deadline: DeadlineOption = None,
-    vocabulary: VocabularyOption = None,
-    json_output: JsonFlag = False,
-) -> None:
-    """Take a specification through the whole pipeline, in this process.
-
-    The job stops where a person has to confirm; --confirm does that too and publishes. The same command again goes
-    on where the job stands: what is accepted already is not generated again. Exit code 0 means that the job waits
-    for a confirmation, or is published.
-
-    At the first SIGTERM or Ctrl-C it claims nothing more; calls in flight are finished, or given back within
-    RULEGEN_GRACE_MS. A second one ends it at once.
-
-    \b
-    Examples:
-      rulegen run policy.md
-      rulegen run policy.md --tenant acme --key travel-2027 --json
-      rulegen run policy.md --vocabulary travel --confirm
-    """
-    with runtime() as opened, stopped_by_signals(grace_ms=opened.settings.grace_ms) as stop:
-        intake = submit_file(
-            opened, file, tenant=tenant, key=key, actor=actor(), deadline_ms=deadline, vocabulary=vocabulary
-        )
-        with ride_out(lambda: JobProgress(opened, intake.job.job_id, quiet=json_output)) as progress:
-            job = drive(opened, intake.job, observe=progress.observe, on_wait=progress.waiting, stop=stop)
-        if stop.is_requested and (job.state not in _REACHED or (confirm and job.state is not JobState.COMPLETED)):
-            raise _stopped(job)
-        if confirm and job.state is JobState.AWAITING_CONFIRMATION:
-            digest = str(job.action_set_digest)
-            # Confirmed twice is confirmed once: an answer that was lost does no harm.
-            ride_out(lambda: opened.ledger.actions.confirm(intake.job.job_id, digest, actor=actor()))
-            job = ride_out(lambda: opened.ledger.reads.job_by_id(intake.job.job_id))
-        if job.state is JobState.EXECUTING:
-            publish_with_others(opened, job, stop=stop)
-        report = ride_out(lambda: status_report(opened, job))
-        if intake.existing:
-            report["existing"] = True
-        _show(report, json_output)
-        if JobState(report["state"]) not in _REACHED:
-            raise typer.Exit(1)
-
-
-@reports_errors
-def submit(
-    file: FileArgument,
-    tenant: TenantOption = DEFAULT_TENANT,
-    key: KeyOption = None,
-    *,
-    deadline: DeadlineOption = None,
-    vocabulary: VocabularyOption = None,
-    json_output: JsonFlag = False,
-) -> None:
-    """Accept a specification as a job and return at once; Dagster's `due_work` sensor, or `rulegen run`, does the work.
-
-    \b
-    Examples:
-      rulegen submit policy.md
-      rulegen submit policy.md --tenant acme --key travel-2027 --deadline 2h --json
-    """
-    with runtime() as opened:
-        intake = submit_file(
-            opened, file, tenant=tenant, key=key, actor=actor(), deadline_ms=deadline, vocabulary=vocabulary
-        )
-        report = status_report(opened, intake.job)
-        if intake.existing:
-            report["existing"] = True
-        _show(report, json_output)
 
 
 @reports_errors
@@ -159,7 +56,7 @@ def status(job: JobArgument, tenant: TenantOption = DEFAULT_TENANT, json_output:
     """
     with runtime() as opened:
         found = opened.ledger.reads.job(JobName.parse(job, tenant=tenant))
-        _show(status_report(opened, found), json_output)
+        show_job(status_report(opened, found), json_output)
 
 
 @reports_errors
@@ -195,13 +92,6 @@ def list_jobs(
             out().print(plain("  ".join(cells)))
 
 
-def _stopped(job: JobRecord) -> StoppedError:
-    return StoppedError(
-        f"told to stop while the job {job.name} is {job.state}; what was accepted is saved, and what was in flight is"
-        " given back: 'rulegen run' with the same file and key goes on there"
-    )
-
-
 def _line(opened: Runtime, job_id: int) -> dict[str, Any]:
     report = status_report(opened, opened.ledger.reads.job_by_id(job_id))
     return {name: report[name] for name in ("job", "state", "reason", "rules", "provider_calls", "action_set")}
@@ -223,7 +113,8 @@ def unused_calls_line(report: dict[str, Any]) -> str:
     )
 
 
-def _show(report: dict[str, Any], json_output: bool) -> None:
+def show_job(report: dict[str, Any], json_output: bool) -> None:
+    """Print what `status_report` says."""
     if json_output:
         print_json(report)
         return

@@ -1,68 +1,95 @@
-"""The `rulegen` command: one function for each verb, split over the modules of this package."""
+"""The `rulegen` command: one function for each verb, split over the modules of this package.
+
+A verb's module is imported when somebody asks for the verb: what the other verbs need takes longer than most of them.
+"""
 
 import io
 import sys
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import Any, Final
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_group
 
-from rulegen_dagster.cli import (
-    behaviours,
-    bench,
-    chaos,
-    compare,
-    deadlines,
-    decisions,
-    demo,
-    inspect,
-    jobs,
-    metrics,
-    operate,
-    parse,
-    provider,
-    quota,
-    resync,
-    review,
-)
+_PLACES: Final = {
+    "run": ("run", "run"),
+    "submit": ("run", "submit"),
+    "status": ("jobs", "status"),
+    "list": ("jobs", "list_jobs"),
+    "why": ("inspect", "why"),
+    "events": ("inspect", "events"),
+    "review": ("review", "review"),
+    "export": ("review", "export"),
+    "diff": ("compare", "diff"),
+    "parse": ("parse", "parse"),
+    "confirm": ("decisions", "confirm"),
+    "reject": ("decisions", "reject"),
+    "waive": ("decisions", "waive"),
+    "cancel": ("decisions", "cancel"),
+    "redrive": ("decisions", "redrive"),
+    "decide": ("behaviours", "decide"),
+    "extend": ("deadlines", "extend"),
+    "fork": ("deadlines", "fork"),
+    "bench": ("bench", "bench"),
+    "chaos": ("chaos", "chaos"),
+    "doctor": ("operate", "doctor"),
+    "gc": ("inspect", "gc"),
+    "metrics": ("metrics", "metrics"),
+    "resync": ("resync", "resync"),
+    "migrate": ("operate", "migrate_ledger"),
+    "dev": ("operate", "dev"),
+    "behaviours": ("behaviours", "behaviours"),
+    "demo": ("demo", "app"),
+    "quota": ("quota", "app"),
+    "tenant": ("operate", "tenants"),
+    "provider": ("provider", "app"),
+}
+"""Each verb's module in this package, and its function or group there, in the order of the help."""
 
-app = typer.Typer(
+
+class _Verbs(Mapping[str, Any]):
+    """The commands by their names; the module of each is imported when it is asked for."""
+
+    def __getitem__(self, name: str) -> Any:
+        module, attribute = _PLACES[name]
+        verb = getattr(import_module(f"{__package__}.{module}"), attribute)
+        around = _group()
+        if isinstance(verb, typer.Typer):
+            around.add_typer(verb, name=name)
+        else:
+            around.command(name)(verb)
+        return get_group(around).commands[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_PLACES)
+
+    def __len__(self) -> int:
+        return len(_PLACES)
+
+
+class _Rulegen(TyperGroup):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{**options, "commands": _Verbs()})
+
+
+def _group(**options: Any) -> typer.Typer:
+    return typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None, **options)
+
+
+app = _group(
+    cls=_Rulegen,
     name="rulegen",
     help="Turn a written policy into executable, tested rules; no committed work is lost or paid for twice.",
     no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("run")(jobs.run)
-app.command("submit")(jobs.submit)
-app.command("status")(jobs.status)
-app.command("list")(jobs.list_jobs)
-app.command("why")(inspect.why)
-app.command("events")(inspect.events)
-app.command("review")(review.review)
-app.command("export")(review.export)
-app.command("diff")(compare.diff)
-app.command("parse")(parse.parse)
-app.command("confirm")(decisions.confirm)
-app.command("reject")(decisions.reject)
-app.command("waive")(decisions.waive)
-app.command("cancel")(decisions.cancel)
-app.command("redrive")(decisions.redrive)
-app.command("decide")(behaviours.decide)
-app.add_typer(behaviours.behaviours, name="behaviours")
-app.command("extend")(deadlines.extend)
-app.command("fork")(deadlines.fork)
-app.add_typer(demo.app, name="demo")
-app.command("bench")(bench.bench)
-app.command("chaos")(chaos.chaos)
-app.command("doctor")(operate.doctor)
-app.command("gc")(inspect.gc)
-app.command("metrics")(metrics.metrics)
-app.command("resync")(resync.resync)
-app.command("migrate")(operate.migrate_ledger)
-app.command("dev")(operate.dev)
-app.add_typer(quota.app, name="quota")
-app.add_typer(operate.tenants, name="tenant")
-app.add_typer(provider.app, name="provider")
+
+
+@app.callback()
+def _rulegen() -> None:
+    """Make the app a group, whatever it holds by itself."""
 
 
 def main() -> None:

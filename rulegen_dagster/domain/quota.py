@@ -6,7 +6,7 @@ a millisecond then adds exactly the limit per minute, and nothing is ever rounde
 money is micro-USD.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -21,6 +21,9 @@ LAST_PROBE_MS = 15 * 60_000
 
 BYTES_PER_TOKEN = 3
 """Fewer bytes than a token has in practice, so that a prompt is never estimated too small."""
+
+LONGER_ANSWER = 2
+"""How many times its usual limit of tokens an answer may have that is asked for again because it was cut off."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,19 +50,35 @@ class CallCost:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """What a call may use at most; `cost_micros` is None where no price is known."""
+    """What a call may use at most; `cost_micros` is None where no price is known.
+
+    `longer_tokens` and `longer_micros` come on top where its answer may be longer than usual.
+    """
 
     tokens: int = 0
     cost_micros: int | None = 0
+    longer_tokens: int = 0
+    longer_micros: int = 0
+
+    @property
+    def longer(self) -> "Estimate":
+        """What the same call may use with a longer answer."""
+        micros = None if self.cost_micros is None else self.cost_micros + self.longer_micros
+        return Estimate(tokens=self.tokens + self.longer_tokens, cost_micros=micros)
 
 
 def estimate_call(text_bytes: int, cost: CallCost) -> Estimate:
     """Return the most that a call about a text (its length in UTF-8) may use; more than it will."""
     prompt = -(-text_bytes // BYTES_PER_TOKEN) + cost.overhead_tokens
+    longer = cost.max_tokens * (LONGER_ANSWER - 1)
     if cost.price_in is None or cost.price_out is None:
-        return Estimate(tokens=prompt + cost.max_tokens, cost_micros=None)
-    micros = -(-(prompt * cost.price_in + cost.max_tokens * cost.price_out) // 1_000_000)
-    return Estimate(tokens=prompt + cost.max_tokens, cost_micros=micros)
+        return Estimate(tokens=prompt + cost.max_tokens, cost_micros=None, longer_tokens=longer)
+    return Estimate(
+        tokens=prompt + cost.max_tokens,
+        cost_micros=-(-(prompt * cost.price_in + cost.max_tokens * cost.price_out) // 1_000_000),
+        longer_tokens=longer,
+        longer_micros=-(-longer * cost.price_out // 1_000_000),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,6 +199,12 @@ def refusal_of(bucket: Bucket, need: Estimate, now: int) -> QuotaRefusal | None:
     return max(found, key=lambda refusal: (refusal.wait_ms is None, refusal.wait_ms or 0))
 
 
+def longest_covered(need: Estimate, buckets: Iterable[Bucket]) -> Estimate:
+    """Return the need of a call with a longer answer; with the usual one where a quota can never cover that."""
+    longer = need.longer
+    return longer if all(_can_cover(bucket, longer) for bucket in buckets) else need
+
+
 def reserved(bucket: Bucket, need: Estimate, now: int, *, by: str) -> Bucket:
     """Return the bucket after a grant to an attempt, named by its token.
 
@@ -292,6 +317,11 @@ def _rate_refusal(reason: QuotaReason, level: int, per_minute: int | None, wante
     # What costs nothing by estimate still waits while the level is below nothing: somebody has used too much.
     missing = wanted * UNIT - level
     return QuotaRefusal(reason=reason, wait_ms=-(-missing // per_minute)) if missing > 0 else None
+
+
+def _can_cover(bucket: Bucket, need: Estimate) -> bool:
+    per_minute = bucket.limits.tokens_per_minute
+    return (per_minute is None or need.tokens <= per_minute) and _budget_refusal(bucket, need) is None
 
 
 def _concurrency_refusal(bucket: Bucket) -> QuotaRefusal | None:

@@ -17,6 +17,9 @@ from rulegen_dagster.domain.failure_kinds import REPAIRABLE_KINDS, FailureKind, 
 MAX_REFUSALS: Final = 20
 """Most refusals that are kept of one draft."""
 
+ANSWER_TRUNCATED: Final = "answer_truncated"
+"""The code of an answer that was cut off at its limit of tokens."""
+
 _MAX_PATH: Final = 200
 _STEP = re.compile(
     r"""\[(?P<index>\d{1,4})\] | \.(?P<name>\w+) | \[(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")\] | .[^.\[]*""",
@@ -47,6 +50,11 @@ def may_be_repaired(failures: Iterable[Failure]) -> bool:
     """Return whether a provider may be asked once more: every failure is of a kind that a call may mend."""
     kinds = {failure.kind for failure in failures}
     return bool(kinds) and kinds <= REPAIRABLE_KINDS
+
+
+def wants_longer_answer(refusals: Iterable[Refusal]) -> bool:
+    """Return whether a repair needs room for a longer answer than the refused one had."""
+    return any(refusal.code == ANSWER_TRUNCATED for refusal in refusals)
 
 
 def refusals_to_json(refusals: Iterable[Refusal]) -> str | None:

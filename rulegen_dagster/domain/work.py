@@ -48,7 +48,8 @@ class Claim:
     It ends at `lease_until` (ms on the ledger's clock) unless renewed. `operation_key` is the provider's idempotency
     key, stable over attempts; `attempt` counts from 1. `remaining_ms` is what the job's deadline and margin left for
     calls when the item was claimed (None: no deadline), which was at `claimed_s` of the worker's own monotonic clock.
-    `repair` is what the attempt shall mend; empty unless it is a repair.
+    `repair` is what the attempt shall mend; empty unless it is a repair. `longer_answer` allows its answer more tokens
+    than usual: that much is reserved for it.
     """
 
     key: WorkKey
@@ -63,6 +64,7 @@ class Claim:
     remaining_ms: int | None = None
     claimed_s: float = 0.0
     repair: tuple[Refusal, ...] = ()
+    longer_answer: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

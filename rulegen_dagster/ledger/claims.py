@@ -22,7 +22,7 @@ from rulegen_dagster.domain.states import (
 from rulegen_dagster.domain.work import AttemptKind, Claim, WorkKey
 from rulegen_dagster.ledger.batch import batch, rows_of
 from rulegen_dagster.ledger.database import Database
-from rulegen_dagster.ledger.guarded import Columns, GuardedWrites
+from rulegen_dagster.ledger.guarded import Addition, Columns, GuardedWrites
 from rulegen_dagster.ledger.limits import ClaimLimits
 from rulegen_dagster.ledger.picks import Found, Picks
 from rulegen_dagster.ledger.reservations import QuotaTurn
@@ -79,8 +79,8 @@ class Claims:
             database,
             _Taken,
             lambda row: _take(now, row),
-            lambda row, taken: _open_attempt(now, row, taken),
-            lambda row, taken: _log_claim(now, row, taken),
+            Addition(table=attempt, values=lambda row: _open_attempt(now, row)),
+            Addition(table=transition, values=lambda row: _log_claim(now, row)),
         )
         lost = batch(dialect, "lost", token=sa.Text).alias("lost_claims")
         self._book_crashes = (
@@ -178,7 +178,7 @@ class Claims:
                     # What no quota has room for is left as it is; whoever lost it holds nothing of the quota any more.
                     fresh = _admitted(fresh, stage, free, quotas, passed_over)
                 self._take_over(connection, [row for row in (*fresh, *spent) if row.token], spent)
-                made = self._claim_rows(connection, stage, fresh, free, claimant)
+                made = self._claim_rows(connection, stage, fresh, free, claimant, bounded=quotas.bounded)
                 claims += made
                 if len(made) < len(fresh):
                     quotas.withdraw(set(free[: len(fresh)]).difference(claim.token for claim in made))
@@ -225,6 +225,8 @@ class Claims:
         rows: Sequence[Found],
         tokens: Sequence[str],
         claimant: Claimant,
+        *,
+        bounded: frozenset[str],
     ) -> list[Claim]:
         if not rows:
             return []
@@ -250,6 +252,7 @@ class Claims:
                 remaining_ms=self._remaining(row.deadline_at, row.now),
                 claimed_s=claimant.monotonic_s,
                 repair=refusals_from_json(row.repair) if row.repair else (),
+                longer_answer=row.wants_longer_answer and taken.token not in bounded,
             )
             for row, taken, has_landed in zip(rows, offered, verdicts, strict=False)
             if has_landed
@@ -298,7 +301,7 @@ def _admitted(
     """Return the rows that quotas have room for, each with the token of its place; pass over the jobs of the others."""
     admitted: list[Found] = []
     for row in quotas.order(rows):
-        if quotas.admits(row.job_id, stage, tokens[len(admitted)]):
+        if quotas.admits(row.job_id, stage, tokens[len(admitted)], longer=row.wants_longer_answer):
             admitted.append(row)
         else:
             passed_over.add(row.job_id)
@@ -360,8 +363,8 @@ def _take(now: sa.ColumnElement[int], row: Columns) -> sa.Update:
     )
 
 
-def _open_attempt(now: sa.ColumnElement[int], row: Columns, taken: sa.ColumnElement[bool]) -> sa.Insert:
-    values = {
+def _open_attempt(now: sa.ColumnElement[int], row: Columns) -> Columns:
+    return {
         **{name: row[name] for name in ("job_id", "stage", "item_key", "stage_version", "attempt", "kind", "token")},
         "worker": sa.bindparam("worker", type_=sa.Text),
         "dagster_run_id": sa.bindparam("run_id", type_=sa.Text),
@@ -369,11 +372,10 @@ def _open_attempt(now: sa.ColumnElement[int], row: Columns, taken: sa.ColumnElem
         "provider_called": sa.bindparam("provider_called", type_=sa.Boolean),
         "started_at": now,
     }
-    return sa.insert(attempt).from_select([*values], sa.select(*values.values()).where(taken))
 
 
-def _log_claim(now: sa.ColumnElement[int], row: Columns, taken: sa.ColumnElement[bool]) -> sa.Insert:
-    values = {
+def _log_claim(now: sa.ColumnElement[int], row: Columns) -> Columns:
+    return {
         "job_id": row["job_id"],
         "subject": sa.literal("work_item"),
         "stage": row["stage"],
@@ -384,4 +386,3 @@ def _log_claim(now: sa.ColumnElement[int], row: Columns, taken: sa.ColumnElement
         "actor": sa.bindparam("worker", type_=sa.Text),
         "at": now,
     }
-    return sa.insert(transition).from_select([*values], sa.select(*values.values()).where(taken))

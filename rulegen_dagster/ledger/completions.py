@@ -19,9 +19,9 @@ from rulegen_dagster.domain.states import AttemptOutcome, WorkState
 from rulegen_dagster.domain.work import FailedAttempt, Offer
 from rulegen_dagster.ledger.claims import not_terminal
 from rulegen_dagster.ledger.database import Database
-from rulegen_dagster.ledger.guarded import Columns, GuardedWrites
-from rulegen_dagster.ledger.outbox import into_outbox
-from rulegen_dagster.ledger.schema import attempt, transition, work_item
+from rulegen_dagster.ledger.guarded import Addition, Columns, GuardedWrites
+from rulegen_dagster.ledger.outbox import outbox_row
+from rulegen_dagster.ledger.schema import attempt, outbox, transition, work_item
 
 _USAGE = (
     "provider",
@@ -125,14 +125,17 @@ class Completions:
                 error_message=sa.null(),
             )
 
-        def add_to_outbox(row: Columns, landed: sa.ColumnElement[bool]) -> sa.Insert:
-            return into_outbox(row, now, landed)
+        def accepted(row: Columns) -> Columns:
+            return {**row, "to_state": sa.literal(WorkState.SUCCEEDED.value), "cause": sa.literal("accepted")}
 
-        def log_accepted(row: Columns, landed: sa.ColumnElement[bool]) -> sa.Insert:
-            accepted = {"to_state": sa.literal(WorkState.SUCCEEDED.value), "cause": sa.literal("accepted")}
-            return _log(now, {**row, **accepted}, landed)
-
-        self._complete = GuardedWrites(database, _Offered, complete, end_offered, add_to_outbox, log_accepted)
+        self._complete = GuardedWrites(
+            database,
+            _Offered,
+            complete,
+            end_offered,
+            Addition(table=outbox, values=lambda row: outbox_row(row, now)),
+            Addition(table=transition, values=lambda row: _log(now, accepted(row))),
+        )
 
         def fail(row: Columns) -> sa.Update:
             return (
@@ -166,10 +169,9 @@ class Completions:
                 refusal=row["refusal"],
             )
 
-        def log_failed(row: Columns, landed: sa.ColumnElement[bool]) -> sa.Insert:
-            return _log(now, row, landed)
-
-        self._fail = GuardedWrites(database, _Failed, fail, end_failed, log_failed)
+        self._fail = GuardedWrites(
+            database, _Failed, fail, end_failed, Addition(table=transition, values=lambda row: _log(now, row))
+        )
 
     def complete(
         self, connection: Connection, offers: Sequence[Offer], *, worker: str, run_id: str | None
@@ -237,21 +239,18 @@ def _end(now: sa.ColumnElement[int], row: Columns, outcome: sa.ColumnElement[str
     )
 
 
-def _log(now: sa.ColumnElement[int], row: Columns, landed: sa.ColumnElement[bool]) -> sa.Insert:
-    moved = sa.select(
-        row["job_id"],
-        sa.literal("work_item"),
-        row["stage"],
-        row["item_key"],
-        sa.literal(WorkState.RUNNING.value),
-        row["to_state"],
-        row["cause"],
-        sa.bindparam("actor", type_=sa.Text),
-        now,
-    ).where(landed)
-    return sa.insert(transition).from_select(
-        ["job_id", "subject", "stage", "subject_key", "from_state", "to_state", "cause", "actor", "at"], moved
-    )
+def _log(now: sa.ColumnElement[int], row: Columns) -> Columns:
+    return {
+        "job_id": row["job_id"],
+        "subject": sa.literal("work_item"),
+        "stage": row["stage"],
+        "subject_key": row["item_key"],
+        "from_state": sa.literal(WorkState.RUNNING.value),
+        "to_state": row["to_state"],
+        "cause": row["cause"],
+        "actor": sa.bindparam("actor", type_=sa.Text),
+        "at": now,
+    }
 
 
 def _offered(offer: Offer) -> _Offered:

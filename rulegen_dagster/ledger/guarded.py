@@ -6,7 +6,9 @@ The hot path of the ledger. The statements are compiled once; what a turn costs 
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from functools import cached_property
+from itertools import compress
 from types import UnionType
 from typing import Any, get_args
 
@@ -22,8 +24,17 @@ Columns = Mapping[str, sa.ColumnElement[Any]]
 """The values of one row, by name, as a statement refers to them."""
 
 Guard = Callable[[Columns], sa.Update]
-Write = Callable[[Columns, sa.ColumnElement[bool]], sa.Insert | sa.Update]
-"""Makes a statement from a row and from whether the guarded update landed on it."""
+Change = Callable[[Columns, sa.ColumnElement[bool]], sa.Update]
+"""Makes an update from a row and from whether the guarded update landed on it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Addition:
+    """One more row of a table, for each row on which the guarded update landed."""
+
+    table: sa.Table
+    values: Callable[[Columns], Columns]
+
 
 Verdicts = Callable[[], list[bool]]
 """Waits for the database's answer, and returns for each row whether the guarded update landed."""
@@ -39,7 +50,9 @@ class GuardedWrites:
     there.
     """
 
-    def __init__(self, database: Database, row: type[tuple[Any, ...]], guard: Guard, *writes: Write) -> None:
+    def __init__(
+        self, database: Database, row: type[tuple[Any, ...]], guard: Guard, *writes: Change | Addition
+    ) -> None:
         """Prepare for rows of the named tuple `row`, whose fields are numbers, texts and flags.
 
         Other bind parameters of the statements have one value for all rows. Compiled when they are first run.
@@ -72,13 +85,16 @@ class GuardedWrites:
     def _run_in_place(
         self, connection: Connection, rows: Sequence[tuple[Any, ...]], shared: Mapping[str, Any]
     ) -> list[bool]:
-        guard, *writes = self._row_by_row
+        guard, *statements = self._row_by_row
         rows = self._stored(rows)
         with driver_errors(connection), closing(connection.connection.cursor()) as cursor:
             # An update of many rows would tell how many have changed, and not which.
             landed = [cursor.execute(guard.text, values).rowcount == 1 for values in guard.filled(rows, shared)]
-            for write in writes:
-                cursor.executemany(write.text, write.filled(rows, shared, landed))
+            decided = [(*row, int(has_landed)) for row, has_landed in zip(rows, landed, strict=True)]
+            on_landed = list(compress(decided, landed))
+            for write, statement in zip(self._writes, statements, strict=True):
+                wanted = on_landed if isinstance(write, Addition) else decided
+                cursor.executemany(statement.text, statement.filled(wanted, shared))
         return landed
 
     def _stored(self, rows: Sequence[tuple[Any, ...]]) -> Sequence[tuple[Any, ...]]:
@@ -92,9 +108,10 @@ class GuardedWrites:
     def _row_by_row(self) -> list["_RowByRow"]:
         row = {name: sa.bindparam(f"row_{name}", type_=type_) for name, type_ in self._columns.items()}
         landed = sa.bindparam("row_landed", type_=sa.Boolean)
-        statements = [self._guard(row), *(write(row, landed) for write in self._writes)]
-        names = [f"row_{name}" for name in self._columns]
-        return [_RowByRow(Compiled(with_literals(statement), self._dialect), names) for statement in statements]
+        statements = [self._guard(row), *(_on_row(write, row, landed) for write in self._writes)]
+        names = [*(f"row_{name}" for name in row), "row_landed"]
+        guard, *writes = (Compiled(with_literals(statement), self._dialect) for statement in statements)
+        return [_RowByRow(guard, names[:-1]), *(_RowByRow(write, names) for write in writes)]
 
     @cached_property
     def _in_one(self) -> Compiled:
@@ -107,7 +124,7 @@ class GuardedWrites:
         )
         row = dict(decided.c)
         written = [
-            with_literals(write(row, decided.c.landed), decided).cte(f"written_{place}")
+            with_literals(_on_rows(write, row, decided.c.landed), decided).cte(f"written_{place}")
             for place, write in enumerate(self._writes)
         ]
         return Compiled(sa.select(landed.c.number).add_cte(*written), self._dialect)
@@ -119,21 +136,31 @@ class _RowByRow:
     def __init__(self, compiled: Compiled, names: Sequence[str]) -> None:
         self.text = compiled.text
         self._compiled = compiled
-        # A row's parameters are its own values, its verdict, and those that all rows share.
-        self._others = tuple(dict.fromkeys(name for name in compiled.places if name not in {*names, "row_landed"}))
-        place_of = {name: place for place, name in enumerate((*names, "row_landed", *self._others))}
+        # A row's parameters are its own values, and those that all rows share.
+        self._others = tuple(dict.fromkeys(name for name in compiled.places if name not in names))
+        place_of = {name: place for place, name in enumerate((*names, *self._others))}
         self._in_order = operator.itemgetter(*(place_of[name] for name in compiled.places))
 
-    def filled(
-        self, rows: Sequence[tuple[Any, ...]], shared: Mapping[str, Any], landed: Sequence[bool] | None = None
-    ) -> list[tuple[Any, ...]]:
-        """Return each row's parameters; the guard itself has no verdicts yet."""
+    def filled(self, rows: Sequence[tuple[Any, ...]], shared: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        """Return each row's parameters."""
         in_order, values = self._in_order, self._compiled.values(shared)
         others = tuple(int(value) if isinstance(value, bool) else value for value in map(values.get, self._others))
-        with_verdict = ((0, *others), (1, *others))
-        if landed is None or all(landed):
-            return [in_order(row + with_verdict[True]) for row in rows]
-        return [in_order(row + with_verdict[has_landed]) for row, has_landed in zip(rows, landed, strict=True)]
+        return [in_order(row + others) for row in rows]
+
+
+def _on_row(write: Change | Addition, row: Columns, landed: sa.ColumnElement[bool]) -> sa.Insert | sa.Update:
+    """Return the statement for one row; one that adds is run for landed rows alone."""
+    if not isinstance(write, Addition):
+        return write(row, landed)
+    return sa.insert(write.table).values(write.values(row)).inline()
+
+
+def _on_rows(write: Change | Addition, row: Columns, landed: sa.ColumnElement[bool]) -> sa.Insert | sa.Update:
+    """Return the statement for many rows."""
+    if not isinstance(write, Addition):
+        return write(row, landed)
+    values = write.values(row)
+    return sa.insert(write.table).from_select([*values], sa.select(*values.values()).where(landed))
 
 
 def _column_type(annotation: Any) -> type[TypeEngine[Any]]:

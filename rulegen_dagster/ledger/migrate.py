@@ -8,7 +8,7 @@ from sqlalchemy.engine import Connection
 from rulegen_dagster.domain.errors import LedgerError
 from rulegen_dagster.ledger.database import Database
 
-HEAD = "0009"
+HEAD = "0010"
 """The newest revision of `migrations/versions`; a test compares the two."""
 
 VERSION_TABLE = "rulegen_revision"

@@ -22,8 +22,6 @@ from rulegen_dagster.ledger.database import Database
 from rulegen_dagster.ledger.guarded import Columns
 from rulegen_dagster.ledger.schema import action, attempt, job, outbox, work_item
 
-_COLUMNS = ["job_id", "stage", "item_key", "stage_version", "dagster_run_id", "created_at"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class OutboxRow:
@@ -170,11 +168,13 @@ class Outbox:
             return frozenset(connection.execute(self._mark_items, {"items": rows_of(map(vars, keys))}).scalars())
 
 
-def into_outbox(item: Columns, now: sa.ColumnElement[int], accepted: sa.ColumnElement[bool]) -> sa.Insert:
-    """Return the insertion of a row for a work item where it was accepted; parameter `run_id` names the Dagster run."""
-    run_id = sa.bindparam("run_id", type_=sa.Text)
-    row = sa.select(item["job_id"], item["stage"], item["item_key"], item["stage_version"], run_id, now)
-    return sa.insert(outbox).from_select(_COLUMNS, row.where(accepted))
+def outbox_row(item: Columns, now: sa.ColumnElement[int]) -> Columns:
+    """Return the row of a work item that was accepted; the parameter `run_id` names the Dagster run."""
+    return {
+        **{name: item[name] for name in ("job_id", "stage", "item_key", "stage_version")},
+        "dagster_run_id": sa.bindparam("run_id", type_=sa.Text),
+        "created_at": now,
+    }
 
 
 def add_published(connection: Connection, now: sa.ColumnElement[int], job_id: int, run_id: str | None) -> None:
@@ -207,7 +207,8 @@ def add_missing(connection: Connection, now: sa.ColumnElement[int], job_id: int)
         sa.cast(sa.null(), sa.Text),
         now,
     ).where(work_item.c.job_id == job_id, work_item.c.state == WorkState.SUCCEEDED.value, missing)
-    connection.execute(sa.insert(outbox).from_select(_COLUMNS, given.order_by(work_item.c.stage, work_item.c.ordinal)))
+    columns = ["job_id", "stage", "item_key", "stage_version", "dagster_run_id", "created_at"]
+    connection.execute(sa.insert(outbox).from_select(columns, given.order_by(work_item.c.stage, work_item.c.ordinal)))
 
 
 def _acceptances(chosen: FromClause) -> sa.Select[Any]:

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from rulegen_dagster.domain.limits import GROUP_OF_STAGE, TENANT_LIMITED
+from rulegen_dagster.domain.refusal import refusals_from_json, wants_longer_answer
 from rulegen_dagster.domain.states import JOB_STATE_OF_STAGE, Stage
 from rulegen_dagster.domain.work import WorkKey
 from rulegen_dagster.ledger.batch import batch, rows_of
@@ -38,6 +39,11 @@ class Found(NamedTuple):
     deadline_at: int | None
     claim_limit: int | None
     now: int
+
+    @property
+    def wants_longer_answer(self) -> bool:
+        """Whether the item's answer was cut off, and is to be repaired."""
+        return self.repair is not None and wants_longer_answer(refusals_from_json(self.repair))
 
 
 @dataclass(frozen=True, kw_only=True)

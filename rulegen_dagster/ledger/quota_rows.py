@@ -49,6 +49,8 @@ class QuotaRows:
                 call_estimate.c.stage,
                 call_estimate.c.tokens,
                 call_estimate.c.cost_micros,
+                call_estimate.c.longer_tokens,
+                call_estimate.c.longer_micros,
             )
             .join(wanted, wanted.c.job_id == job.c.job_id)
             .join(call_estimate, call_estimate.c.job_id == job.c.job_id, isouter=True)
@@ -94,7 +96,12 @@ class QuotaRows:
         for row in rows:
             of_job = estimates.setdefault(row.job_id, {})
             if row.stage is not None:
-                of_job[Stage(row.stage)] = Estimate(tokens=row.tokens, cost_micros=row.cost_micros)
+                of_job[Stage(row.stage)] = Estimate(
+                    tokens=row.tokens,
+                    cost_micros=row.cost_micros,
+                    longer_tokens=row.longer_tokens,
+                    longer_micros=row.longer_micros,
+                )
         return {
             row.job_id: JobScopes(
                 provider=self._provider(connection, row.behaviour_digest),

@@ -89,7 +89,8 @@ Index(
     "ix_quota_reservation_provider_scope_created_at", quota_reservation.c.provider_scope, quota_reservation.c.created_at
 )
 
-# The most that a call of a job's stage may use; null where no price is known.
+# The most that a call of a job's stage may use, and what comes on top with a longer answer; null where no price is
+# known.
 call_estimate = Table(
     "call_estimate",
     metadata,
@@ -97,6 +98,10 @@ call_estimate = Table(
     Column("stage", Text, primary_key=True),
     Column("tokens", sa.BigInteger, nullable=False),
     Column("cost_micros", sa.BigInteger),
+    Column("longer_tokens", sa.BigInteger, nullable=False),
+    Column("longer_micros", sa.BigInteger, nullable=False),
     CheckConstraint("stage = 'generate_rules' OR stage = 'generate_tests'", name="stage"),
     CheckConstraint("tokens >= 0 AND COALESCE(cost_micros, 0) >= 0", name="counts"),
+    CheckConstraint("longer_tokens >= 0", name="longer_tokens"),
+    CheckConstraint("longer_micros >= 0", name="longer_micros"),
 )

@@ -1,7 +1,7 @@
 """Quotas as people and use cases see them: set, listed, reset, and named as the reason why nothing is claimed."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from typing import Any
 
@@ -21,14 +21,15 @@ from rulegen_dagster.domain.quota import (
     with_limits,
 )
 from rulegen_dagster.domain.quota_scope import QuotaScope, ScopeKind
+from rulegen_dagster.domain.refusal import refusals_from_json, wants_longer_answer
 from rulegen_dagster.domain.states import JOB_STATE_OF_STAGE, JobState, Stage
-from rulegen_dagster.ledger.claims import PROVIDER_STAGES
+from rulegen_dagster.ledger.claims import PROVIDER_STAGES, can_be_claimed
 from rulegen_dagster.ledger.database import Database, again_after_conflicts
 from rulegen_dagster.ledger.endings import Ending, end_job
 from rulegen_dagster.ledger.quota_rows import levels_of, limits_of
 from rulegen_dagster.ledger.quota_schema import call_estimate, quota, quota_reservation
 from rulegen_dagster.ledger.reservations import Reservations, add_scope, need_of
-from rulegen_dagster.ledger.schema import attempt, job, tenant
+from rulegen_dagster.ledger.schema import attempt, job, tenant, work_item
 
 _SPENT = Ending(state=JobState.FAILED, cause="budget_spent", code="budget_spent")
 _STAGE_OF_STATE = {JOB_STATE_OF_STAGE[stage]: stage for stage in PROVIDER_STAGES}
@@ -159,7 +160,7 @@ class Quotas:
                 add_scope(connection, self._database.now, of_job.provider, kind=ScopeKind.PROVIDER)
                 self._reservations.turned_on()
             for stage, need in estimates.items():
-                values = {"tokens": need.tokens, "cost_micros": need.cost_micros}
+                values = asdict(need)
                 connection.execute(
                     insert(call_estimate)
                     .values(job_id=job_id, stage=stage.value, **values)
@@ -208,7 +209,8 @@ class Quotas:
         buckets, now = self._reservations.rows.buckets(connection, of_job.names)
         if not buckets:
             return None
-        need = need_of(of_job, stage, buckets.values())
+        longer = self._wants_longer_answers(connection, job_id, stage)
+        need = need_of(of_job, stage, buckets.values(), longer=longer)
         refusals = {
             name: refusal
             for name, bucket in buckets.items()
@@ -224,6 +226,17 @@ class Quotas:
             # Another call of the scope gives back what it does not use, or ends.
             next_at = self._reservations.rows.in_flight(connection).get(name, (0, None))[1]
         return QuotaHold(scope=name, refusal=refusal, bucket=buckets[name], need=need, next_at=next_at)
+
+    def _wants_longer_answers(self, connection: Connection, job_id: int, stage: Stage) -> bool:
+        """Tell whether whatever can be claimed of a stage now is a repair of an answer that was cut off."""
+        claimable = can_be_claimed(self._database.now)
+        repairs = connection.execute(
+            sa.select(work_item.c.repair)
+            .distinct()
+            .where(work_item.c.job_id == job_id, work_item.c.stage == stage.value, claimable)
+        ).scalars()
+        found = [wants_longer_answer(refusals_from_json(repair)) for repair in repairs]
+        return bool(found) and all(found)
 
     def budgeted(self, tenant_name: str) -> bool:
         """Return whether a tenant has a budget."""

@@ -25,6 +25,7 @@ from rulegen_dagster.domain.quota import (
     blocked,
     clamped,
     full_bucket,
+    longest_covered,
     refusal_of,
     reserved,
     settled,
@@ -153,6 +154,7 @@ class QuotaTurn:
         self._before: dict[str, Bucket] = {}
         self._jobs: dict[int, JobScopes] = {}
         self._grants: dict[str, _Grant] = {}
+        self._bounded: set[str] = set()
         self._wait_ms: int | None = None
 
     @property
@@ -203,8 +205,16 @@ class QuotaTurn:
         """Return picked items in the order in which they are to be asked for."""
         return self._all.in_turn(rows) if self._buckets else rows
 
-    def admits(self, job_id: int, stage: Stage, token: str) -> bool:
-        """Reserve for one claim in every scope of its job, or in none; return whether it may be made."""
+    @property
+    def bounded(self) -> frozenset[str]:
+        """The tokens of claims that got room for the usual answer, because a quota never covers a longer one."""
+        return frozenset(self._bounded)
+
+    def admits(self, job_id: int, stage: Stage, token: str, *, longer: bool = False) -> bool:
+        """Reserve for one claim in every scope of its job, or in none; return whether it may be made.
+
+        `longer` asks for room for a longer answer.
+        """
         if not self._buckets:
             return True
         if job_id not in self._jobs:
@@ -213,7 +223,7 @@ class QuotaTurn:
         scopes = tuple(name for name in of_job.names if name in self._buckets)
         if not scopes:
             return True
-        need = need_of(of_job, stage, [self._buckets[name] for name in scopes])
+        need = need_of(of_job, stage, [self._buckets[name] for name in scopes], longer=longer)
         found = [_refusal(self._buckets[name], need, self._now) for name in scopes]
         waits = [refusal.wait_ms for refusal in found if refusal is not None]
         if waits or need is None:
@@ -226,6 +236,8 @@ class QuotaTurn:
             self._buckets[name] = reserved(self._buckets[name], need, self._now, by=token)
         self._grants[token] = _Grant(scopes=scopes, of_job=of_job, need=need)
         self._all.granted(job_id)
+        if longer and need.longer_tokens:
+            self._bounded.add(token)
         return True
 
     def withdraw(self, tokens: Iterable[str]) -> None:
@@ -341,11 +353,14 @@ class QuotaTurn:
         self._buckets[name] = bucket
 
 
-def need_of(of_job: JobScopes, stage: Stage, buckets: Iterable[Bucket]) -> Estimate | None:
-    """Return what a call of the stage may use; None where nobody has estimated it and some limit depends on it."""
+def need_of(of_job: JobScopes, stage: Stage, buckets: Collection[Bucket], *, longer: bool) -> Estimate | None:
+    """Return what a call of the stage may use; None where nobody has estimated it and some limit depends on it.
+
+    With a `longer` answer it is as much as the buckets can ever cover.
+    """
     need = of_job.estimates.get(stage)
     if need is not None:
-        return need
+        return longest_covered(need, buckets) if longer else need
     is_counted = any(
         bucket.limits.tokens_per_minute is not None or bucket.limits.budget_micros is not None for bucket in buckets
     )

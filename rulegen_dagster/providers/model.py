@@ -13,7 +13,7 @@ from typing import Final
 from rulegen_dagster.domain.errors import ProviderPermanentError
 from rulegen_dagster.domain.prompt import Prompt
 from rulegen_dagster.domain.provider_settings import NOT_SENT, OutputMode, ProviderSettings
-from rulegen_dagster.domain.quota import BYTES_PER_TOKEN, CallCost
+from rulegen_dagster.domain.quota import BYTES_PER_TOKEN, LONGER_ANSWER, CallCost
 from rulegen_dagster.providers.answer_shape import ANSWER_SHAPE, answer_schema, answer_schema_text, to_draft
 from rulegen_dagster.providers.classification import MOST_REPEATS, classify, error_of
 from rulegen_dagster.providers.endpoint import Endpoint, endpoint_of
@@ -26,8 +26,6 @@ from rulegen_dagster.providers.prompts import TASK_OF_STAGE, release_prompts, re
 _GIVEN_WITH_THE_REQUEST: Final = "The shape is given with the request, as a JSON schema."
 _VOCABULARY_BYTES: Final = 9_000
 """What the facts of a vocabulary take in a prompt at most; the largest pack of this release takes half of it."""
-_MOST_OUTPUT: Final = 2
-"""By how much the limit of an answer's tokens grows when it is asked for again because it was cut off."""
 
 
 def new_nonce() -> str:
@@ -93,12 +91,11 @@ class ModelProvider:
             nonce=self._nonce(),
             schema=_GIVEN_WITH_THE_REQUEST if native else answer_schema_text(task),
         )
-        was_cut_off = any(refusal.code == AnswerProblem.TRUNCATED for refusal in request.repair)
         try:
             answer = await self._client.send(
                 rendered,
                 shape=Shape(name=task, schema=answer_schema(task)),
-                max_tokens=self._max_tokens * (_MOST_OUTPUT if was_cut_off else 1),
+                max_tokens=self._max_tokens * (LONGER_ANSWER if request.longer_answer else 1),
                 timeout_s=request.timeout_ms / 1000,
                 headers={
                     "Idempotency-Key": _idempotency_key(request),

@@ -8,7 +8,7 @@ from typing import Protocol
 from rulegen_dagster.domain.clause import Clause, ContextEntry
 from rulegen_dagster.domain.prompt import Prompt
 from rulegen_dagster.domain.quota import CallCost, Remaining
-from rulegen_dagster.domain.refusal import Refusal
+from rulegen_dagster.domain.refusal import ANSWER_TRUNCATED, Refusal
 from rulegen_dagster.domain.states import Stage
 from rulegen_dagster.domain.vocabulary import Vocabulary
 
@@ -45,8 +45,9 @@ class ProviderRequest:
 
     `stage` is `generate_rules` or `generate_tests`. `operation_key` is stable over the attempts of one work item,
     `attempt` counts from 1. `timeout_ms` is the budget of this call. `repair` is empty unless an earlier draft was
-    refused: then it says why, in codes and JSON paths and in no word of that draft. The reply may repeat `item_key` and
-    `tenant` as `clause_id` and `tenant`; other ones are refused.
+    refused: then it says why, in codes and JSON paths and in no word of that draft. `longer_answer` allows the answer
+    more tokens than usual. The reply may repeat `item_key` and `tenant` as `clause_id` and `tenant`; other ones are
+    refused.
     """
 
     stage: Stage
@@ -59,6 +60,7 @@ class ProviderRequest:
     context: tuple[ContextEntry, ...]
     vocabulary: Vocabulary
     repair: tuple[Refusal, ...] = ()
+    longer_answer: bool = False
 
     @property
     def tenant(self) -> str:
@@ -72,7 +74,7 @@ class AnswerProblem(StrEnum):
     #: No answer of the protocol: not JSON, a proxy's page, fields of other types.
     UNREADABLE = "answer_unreadable"
     #: Cut off at the limit of its tokens.
-    TRUNCATED = "answer_truncated"
+    TRUNCATED = ANSWER_TRUNCATED
     #: The model or its filter declined; a person looks at the clause, and nobody asks again.
     REFUSED = "answer_refused"
 

@@ -1,11 +1,9 @@
 """Pack files: versioned YAML beside the code, read into a model with messages that name file, field and reason."""
 
 import re
-from collections.abc import Hashable
 from importlib.resources import files
-from typing import Any, Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from rulegen_dagster.domain.errors import InputError
@@ -32,14 +30,13 @@ def pack_text(folder: str, name: str, *, kind: str, refused: _Refusal) -> str:
 
 def read_pack(text: str, model: type[_Pack], *, name: str, refused: _Refusal) -> _Pack:
     """Return the model of a pack's YAML text; `name` is the name of its file, which the pack has to bear itself."""
+    # Only whoever makes jobs reads YAML: a job keeps its packs as JSON.
+    from rulegen_dagster.rules.pack_yaml import PackYamlError, read_yaml  # noqa: PLC0415
+
     try:
-        # A subclass of SafeLoader: it builds plain values only.
-        value = yaml.load(text, Loader=_UniqueKeyLoader)  # noqa: S506
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" at line {mark.line + 1}" if mark is not None else ""
-        problem = getattr(error, "problem", None) or "it cannot be read"
-        raise refused(f"{name}.yaml is not valid YAML{where}: {problem}") from error
+        value = read_yaml(text)
+    except PackYamlError as error:
+        raise refused(f"{name}.yaml {error}") from error
     if not isinstance(value, dict):
         fields = [field for field, info in model.model_fields.items() if info.is_required()]
         raise refused(f"{name}.yaml must be a mapping with {', '.join(fields[:-1])} and {fields[-1]}")
@@ -66,19 +63,3 @@ def restore_pack(content: str, model: type[_Pack], *, refused: _Refusal) -> _Pac
         (first, *_) = error.errors(include_url=False, include_context=False, include_input=False)
         field = " > ".join(map(str, first["loc"])) or "the pack"
         raise refused(f"the frozen pack cannot be read by this release: {field}: {first['msg']}") from error
-
-
-class _UniqueKeyLoader(yaml.SafeLoader):
-    """Refuses a key that stands twice in one mapping; YAML libraries keep the last one silently."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen: set[object] = set()
-        for key_node, _ in node.value:
-            key = getattr(key_node, "value", None)
-            if isinstance(key, str):
-                if key in seen:
-                    raise yaml.constructor.ConstructorError(
-                        None, None, f"the key {key!r} stands twice", key_node.start_mark
-                    )
-                seen.add(key)
-        return super().construct_mapping(node, deep)

@@ -8,11 +8,12 @@ from pydantic import BaseModel, ConfigDict
 from rulegen_dagster.domain.errors import Failure, RuleLanguageError
 from rulegen_dagster.domain.policy import ValidationPolicy
 from rulegen_dagster.domain.vocabulary import FactValue, Vocabulary
+from rulegen_dagster.rules.clause_entries import ClauseEntry
 from rulegen_dagster.rules.conflicts import ConflictReport, Finding, FindingKind, find_conflicts
 from rulegen_dagster.rules.engine import CompiledRule, Outcome, compile_rule
 from rulegen_dagster.rules.mutation import MutationResult, mutate
 from rulegen_dagster.rules.proof import prove
-from rulegen_dagster.rules.validation import ClauseEntry, ValidationReport, validate_ruleset
+from rulegen_dagster.rules.validation import ValidationReport, validate_ruleset
 
 
 @dataclass(frozen=True, kw_only=True)

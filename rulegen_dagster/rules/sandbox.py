@@ -16,10 +16,10 @@ from typing import Final
 from rulegen_dagster.domain.errors import Failure, RuleExecutionError
 from rulegen_dagster.domain.policy import ValidationPolicy
 from rulegen_dagster.domain.vocabulary import Vocabulary
+from rulegen_dagster.rules.clause_entries import ClauseEntry, entry_as_json
 from rulegen_dagster.rules.policies import prover_is_installed
 from rulegen_dagster.rules.quality import RulesetReport, Waiver
 from rulegen_dagster.rules.sandboxed import OUT_OF_MEMORY
-from rulegen_dagster.rules.validation import ClauseEntry, entry_as_json
 
 _PASSED_ON: Final = ("PATH", "PYTHONPATH", "SYSTEMROOT", "LD_LIBRARY_PATH")
 _SET: Final = {"PYDANTIC_DISABLE_PLUGINS": "__all__"}

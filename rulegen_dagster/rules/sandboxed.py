@@ -13,8 +13,8 @@ import sys
 from rulegen_dagster.domain.confinement import deny_network
 from rulegen_dagster.domain.policy import ValidationPolicy
 from rulegen_dagster.domain.vocabulary import Vocabulary
+from rulegen_dagster.rules.clause_entries import entry_from_json
 from rulegen_dagster.rules.quality import Waiver, assess_ruleset
-from rulegen_dagster.rules.validation import entry_from_json
 
 OUT_OF_MEMORY = 12
 """Exit code of a process that ran into its memory limit."""

@@ -6,24 +6,22 @@ the tests were written from the clauses without a look at the rules.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Final
 
 from pydantic import BaseModel, ConfigDict
 
-from rulegen_dagster.domain.clause import Clause, ClauseKind, ClauseRole
+from rulegen_dagster.domain.clause import Clause
 from rulegen_dagster.domain.errors import Failure, RuleLanguageError
 from rulegen_dagster.domain.rule import (
     Decision,
     IntParam,
     Param,
-    RuleOutput,
     Source,
-    SuiteOutput,
     TestCase,
     TestKind,
 )
 from rulegen_dagster.domain.vocabulary import Vocabulary
+from rulegen_dagster.rules.clause_entries import ClauseEntry
 from rulegen_dagster.rules.engine import CompiledRule, Outcome, compile_rule
 from rulegen_dagster.rules.expression import Comparison, names_in, walk
 from rulegen_dagster.rules.facts import complete_facts
@@ -39,51 +37,6 @@ MIN_TESTS: Final = 3
 """Fewest test cases of a clause that has rules."""
 
 _NOT_AT_OFFSETS: Final = "the clause does not hold this quote at its offsets"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClauseEntry:
-    """A clause with the accepted outputs of its two work items, and the other clauses that its rules quote."""
-
-    item_key: str
-    clause: Clause
-    rules: RuleOutput
-    suite: SuiteOutput
-    cited: tuple[Clause, ...] = ()
-
-
-def entry_as_json(entry: ClauseEntry) -> dict[str, Any]:
-    """Return an entry as plain data, for another process."""
-    return {
-        "item_key": entry.item_key,
-        "clause": asdict(entry.clause),
-        "rules": entry.rules.model_dump(mode="json"),
-        "suite": entry.suite.model_dump(mode="json"),
-        "cited": [asdict(clause) for clause in entry.cited],
-    }
-
-
-def entry_from_json(row: Mapping[str, Any]) -> ClauseEntry:
-    """Return the entry that `entry_as_json` made plain."""
-    return ClauseEntry(
-        item_key=row["item_key"],
-        clause=_clause_from_json(row["clause"]),
-        rules=RuleOutput.model_validate(row["rules"]),
-        suite=SuiteOutput.model_validate(row["suite"]),
-        cited=tuple(map(_clause_from_json, row["cited"])),
-    )
-
-
-def _clause_from_json(row: Mapping[str, Any]) -> Clause:
-    return Clause(
-        **{
-            **row,
-            "kind": ClauseKind(row["kind"]),
-            "role": ClauseRole(row["role"]),
-            "heading_path": tuple(row["heading_path"]),
-            "table_header": tuple(row["table_header"]),
-        }
-    )
 
 
 class _Frozen(BaseModel):

@@ -12,7 +12,7 @@ from rulegen_dagster.domain.waiver import waived_rules, waived_suite
 from rulegen_dagster.ledger.reads import JobRecord
 from rulegen_dagster.ledger.waivers import GivenWaiver
 from rulegen_dagster.providers.registry import label_of
-from rulegen_dagster.rules.validation import ClauseEntry
+from rulegen_dagster.rules.clause_entries import ClauseEntry
 from rulegen_dagster.workflow.runtime import Runtime
 
 BUNDLE_FORMAT = "rulegen-bundle/1"

@@ -117,6 +117,7 @@ class Generation:
             context=material.context.get(clause.ordinal, ()),
             vocabulary=material.vocabulary,
             repair=claim.repair,
+            longer_answer=claim.longer_answer,
         )
         return await _call(self._runtime.tracing, material.provider, request, claim)
 

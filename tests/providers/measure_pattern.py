@@ -20,9 +20,10 @@ from rulegen_dagster.domain.states import Stage
 from rulegen_dagster.domain.vocabulary import Vocabulary
 from rulegen_dagster.providers.pattern import PatternProvider
 from rulegen_dagster.providers.port import ProviderRequest
+from rulegen_dagster.rules.clause_entries import ClauseEntry
 from rulegen_dagster.rules.drafts import read_rules_draft, read_tests_draft
 from rulegen_dagster.rules.packs import load_vocabulary
-from rulegen_dagster.rules.validation import ClauseEntry, validate_ruleset
+from rulegen_dagster.rules.validation import validate_ruleset
 from rulegen_dagster.specs.context import ContextIndex
 from rulegen_dagster.specs.document import read_document
 

@@ -17,11 +17,12 @@ from rulegen_dagster.domain.vocabulary import Vocabulary
 from rulegen_dagster.providers import pattern_cases
 from rulegen_dagster.providers.pattern import PatternProvider
 from rulegen_dagster.providers.port import NOT_A_MODEL, ProviderReply, ProviderRequest
+from rulegen_dagster.rules.clause_entries import ClauseEntry
 from rulegen_dagster.rules.drafts import read_rules_draft, read_tests_draft
 from rulegen_dagster.rules.engine import compile_rule
 from rulegen_dagster.rules.mutation import mutate
 from rulegen_dagster.rules.packs import load_vocabulary
-from rulegen_dagster.rules.validation import ClauseEntry, validate_ruleset
+from rulegen_dagster.rules.validation import validate_ruleset
 from rulegen_dagster.specs.context import ContextIndex
 from rulegen_dagster.specs.document import read_document
 

@@ -9,8 +9,9 @@ from rulegen_dagster.domain.clause import Clause, ContextEntry, ContextRelation,
 from rulegen_dagster.domain.errors import DraftRejectedError
 from rulegen_dagster.domain.rule import Rule, RuleOutput, SuiteOutput
 from rulegen_dagster.domain.vocabulary import Vocabulary
+from rulegen_dagster.rules.clause_entries import ClauseEntry, entry_as_json, entry_from_json
 from rulegen_dagster.rules.drafts import read_rules_draft
-from rulegen_dagster.rules.validation import ClauseEntry, entry_as_json, entry_from_json, validate_ruleset
+from rulegen_dagster.rules.validation import validate_ruleset
 from rulegen_dagster.specs.context import ContextIndex
 from rulegen_dagster.specs.document import read_document
 

@@ -18,6 +18,7 @@ from rulegen_dagster.providers.pattern_model import Abstention
 from rulegen_dagster.providers.pattern_readings import read_clause
 from rulegen_dagster.providers.pattern_rules import rule_of
 from rulegen_dagster.rules import policies, sandbox
+from rulegen_dagster.rules.clause_entries import ClauseEntry
 from rulegen_dagster.rules.conflicts import ConflictReport, Finding, FindingKind, find_conflicts
 from rulegen_dagster.rules.drafts import read_rules_draft, read_tests_draft
 from rulegen_dagster.rules.engine import CompiledRule, compile_rule
@@ -26,7 +27,6 @@ from rulegen_dagster.rules.packs import load_vocabulary
 from rulegen_dagster.rules.policies import load_policy, parse_policy, prover_is_installed
 from rulegen_dagster.rules.proof import Proof, prove
 from rulegen_dagster.rules.sandbox import assess_in_sandbox
-from rulegen_dagster.rules.validation import ClauseEntry
 from rulegen_dagster.specs.document import read_document
 from tests.rules.test_conflicts import compiled
 from tests.rules.test_quality import policy

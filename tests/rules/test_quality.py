@@ -11,10 +11,10 @@ from rulegen_dagster.domain.errors import PolicyError
 from rulegen_dagster.domain.policy import ValidationPolicy
 from rulegen_dagster.domain.rule import NoRuleDraft, RuleOutput, SuiteOutput
 from rulegen_dagster.domain.vocabulary import Vocabulary
+from rulegen_dagster.rules.clause_entries import ClauseEntry
 from rulegen_dagster.rules.drafts import read_rules_draft, read_tests_draft
 from rulegen_dagster.rules.policies import load_policy, parse_policy
 from rulegen_dagster.rules.quality import RulesetReport, Waiver, assess_ruleset
-from rulegen_dagster.rules.validation import ClauseEntry
 
 ClauseBuilder = Callable[..., Clause]
 MEALS = "Meals are limited to $75 per day."

@@ -10,14 +10,10 @@ from rulegen_dagster.domain.clause import Clause
 from rulegen_dagster.domain.rule import NoRuleDraft, Rule, RuleOutput, SuiteOutput
 from rulegen_dagster.domain.vocabulary import Vocabulary
 from rulegen_dagster.rules.cel_engine import CelProgram
+from rulegen_dagster.rules.clause_entries import ClauseEntry
 from rulegen_dagster.rules.drafts import read_rules_draft, read_tests_draft
 from rulegen_dagster.rules.engine import compile_rule
-from rulegen_dagster.rules.validation import (
-    ClauseEntry,
-    ValidationReport,
-    threshold_parameters,
-    validate_ruleset,
-)
+from rulegen_dagster.rules.validation import ValidationReport, threshold_parameters, validate_ruleset
 
 ClauseBuilder = Callable[..., Clause]
 MEALS = "Meals are limited to $75 per day."

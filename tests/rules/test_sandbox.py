@@ -16,11 +16,11 @@ from rulegen_dagster.domain.clause import Clause
 from rulegen_dagster.domain.errors import RuleExecutionError
 from rulegen_dagster.domain.vocabulary import Vocabulary
 from rulegen_dagster.rules import sandbox
+from rulegen_dagster.rules.clause_entries import ClauseEntry, entry_as_json, entry_from_json
 from rulegen_dagster.rules.drafts import read_rules_draft, read_tests_draft
 from rulegen_dagster.rules.policies import load_policy
 from rulegen_dagster.rules.quality import Waiver, assess_ruleset
 from rulegen_dagster.rules.sandbox import SandboxLimits, assess_in_sandbox
-from rulegen_dagster.rules.validation import ClauseEntry, entry_as_json, entry_from_json
 
 ClauseBuilder = Callable[..., Clause]
 POLICY = load_policy("default")

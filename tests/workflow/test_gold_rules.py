@@ -17,12 +17,13 @@ from rulegen_dagster.domain.rule import RuleOutput, Source
 from rulegen_dagster.domain.states import JobState, Stage
 from rulegen_dagster.domain.vocabulary import Vocabulary
 from rulegen_dagster.ledger.claims import Scope
+from rulegen_dagster.rules.clause_entries import ClauseEntry
 from rulegen_dagster.rules.conflicts import FindingKind
 from rulegen_dagster.rules.drafts import read_rules_draft, read_tests_draft
 from rulegen_dagster.rules.grounding import ground_sentence
 from rulegen_dagster.rules.packs import parse_vocabulary
 from rulegen_dagster.rules.quality import RulesetReport
-from rulegen_dagster.rules.validation import ClauseEntry, validate_ruleset
+from rulegen_dagster.rules.validation import validate_ruleset
 from rulegen_dagster.specs.context import ContextIndex
 from rulegen_dagster.specs.document import read_document
 from rulegen_dagster.workflow.bundle import accepted_report

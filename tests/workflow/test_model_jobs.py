@@ -8,12 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from rulegen_dagster.domain.rule import RuleOutput
 from rulegen_dagster.domain.states import AttemptOutcome, JobState, Stage, WorkState
 from rulegen_dagster.ledger.attempts import AttemptRecord
 from rulegen_dagster.ledger.claims import Scope
 from rulegen_dagster.ledger.database import DatabaseClock, ManualClock
+from rulegen_dagster.ledger.quota_schema import quota_reservation
 from rulegen_dagster.settings import Settings
 from rulegen_dagster.workflow.drive import generate
 from rulegen_dagster.workflow.runtime import Runtime, open_runtime
@@ -196,6 +198,10 @@ def test_a_second_cut_answer_ends_its_item(local_runtime: Runtime, clock: Manual
         (item,) = runtime.ledger.reads.items(job.job_id, Stage.GENERATE_RULES)
         assert (item.state, item.error_code) == (WorkState.FAILED, "answer_truncated")
         assert [heard.body["max_tokens"] for heard in server.heard] == [500, 1000]
+        with runtime.ledger.database.read() as connection:
+            of_calls = sa.select(quota_reservation.c.tokens).order_by(quota_reservation.c.created_at)
+            first, repair = connection.execute(of_calls).scalars()
+        assert repair == first + 500
 
 
 def test_a_model_that_obeys_what_stands_in_a_policy_changes_no_accepted_rule(
