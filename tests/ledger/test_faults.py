@@ -231,7 +231,8 @@ def test_a_transaction_that_a_deadlock_broke_off_is_begun_again_and_lands_once(
         for done in [pool.submit(rename, (first, second), "a"), pool.submit(rename, (second, first), "b")]:
             done.result(30)
 
-    assert len(begun) == 3
+    # One of the two was broken off at least once; the other may meet it again.
+    assert len(begun) >= 3
     assert ledger.reads.job_by_id(first).ruleset == ledger.reads.job_by_id(second).ruleset
 
 
