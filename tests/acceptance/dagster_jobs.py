@@ -2,13 +2,18 @@
 
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from rulegen_dagster.domain.identity import JobName
+from rulegen_dagster.domain.states import Stage
+from rulegen_dagster.domain.work import Offer
+from rulegen_dagster.settings import Settings
+from rulegen_dagster.workflow.documents import accept, prepare
+from rulegen_dagster.workflow.runtime import open_runtime
 from tests.acceptance.dev_server import DevServer, wait_for, write_script
 
 PROJECT = Path(__file__).parent.parent.parent
@@ -44,16 +49,25 @@ def upload(server: DevServer, name: str, text: str) -> None:
 
 
 def prepare_job(server: DevServer, name: str, title: str) -> list[str]:
-    """Submit a variant of the example and parse it; return its rule keys. No rule is generated yet."""
-    seen = set(server.keys("rule"))
+    """Submit a variant of the example and parse it; return its rule keys. No rule is generated yet.
+
+    The test's process does so, and tells Dagster the keys: a run for it takes five seconds of the processor.
+    """
     text = EXAMPLE.read_text(encoding="utf-8")
     path = server.home / name
     path.write_text(f"{text}\n\n## {title}\n\nThis edition is for information.\n", encoding="utf-8")
     submitted = JobName.parse(server.rulegen("submit", str(path))["job"])
-    key = server.ledger().reads.job(submitted).partition_key
-    server.add_partition("jobs", key)
-    assert server.run_end(server.launch("retrieve", partition=key)) == "SUCCESS"
-    return [key for key in server.keys("rule") if key not in seen]
+    with closing(open_runtime(Settings(home=server.home))) as runtime:
+        job = runtime.ledger.reads.job(submitted)
+        for stage in (Stage.PARSE, Stage.RETRIEVE):
+            prepared = prepare(runtime, job.job_id, stage)
+            assert isinstance(prepared, Offer)
+            accept(runtime, prepared)
+        keys = runtime.ledger.reads.rule_partition_keys(job.job_id)
+    server.add_partition("jobs", job.partition_key)
+    for key in keys:
+        server.add_partition("rules", key)
+    return list(keys)
 
 
 def job_named(server: DevServer, name: str) -> str | None:

@@ -27,13 +27,14 @@ T = TypeVar("T")
 
 
 def wait_for(question: Callable[[], T | None], what: str, *, timeout_s: float = 120.0) -> T:
-    """Ask until there is an answer; fail with what was waited for."""
-    deadline = time.monotonic() + timeout_s
+    """Ask until there is an answer, ever less often; fail with what was waited for."""
+    deadline, pause_s = time.monotonic() + timeout_s, 0.1
     while time.monotonic() < deadline:
         answer = question()
         if answer:
             return answer
-        time.sleep(0.25)
+        time.sleep(pause_s)
+        pause_s = min(pause_s * 1.2, 1.0)
     raise AssertionError(f"no {what} within {timeout_s} s")
 
 
