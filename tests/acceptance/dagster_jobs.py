@@ -21,6 +21,9 @@ EXAMPLE = PROJECT / "rulegen_dagster" / "examples" / "expense-policy.md"
 RULES = [f"rule-{number:02d}" for number in range(1, 21)]
 
 
+SENSORS = ("new_uploads", "due_work", "confirmed_jobs", "mirror_events", "deadlines")
+
+
 @contextmanager
 def scripted_server(folder: Path, *, runs_at_once: int = 4) -> Iterator[DevServer]:
     """A server whose provider does what `DevServer.write_script` says, one call at a time."""
@@ -39,6 +42,12 @@ def scripted_server(folder: Path, *, runs_at_once: int = 4) -> Iterator[DevServe
     }
     with DevServer.running(home, **settings) as running:
         yield running
+
+
+def stop_sensors(server: DevServer) -> None:
+    """Leave the runs to the test alone, and the processor to the runs."""
+    for name in SENSORS:
+        server.stop_sensor(name)
 
 
 def upload(server: DevServer, name: str, text: str) -> None:

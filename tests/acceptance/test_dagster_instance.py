@@ -15,6 +15,7 @@ from tests.acceptance.dagster_jobs import (
     job_named,
     prepare_job,
     scripted_server,
+    stop_sensors,
     upload,
     wait_for_state,
 )
@@ -44,7 +45,7 @@ def test_an_upload_becomes_a_published_ruleset(server: DevServer) -> None:
 
 
 def test_a_killed_run_worker_is_restarted_by_dagster_and_saved_rules_are_not_called_again(server: DevServer) -> None:
-    server.stop_sensor("due_work")
+    stop_sensors(server)
     server.write_script({"rule-14": [{"do": "ok", "delay_ms": 60_000}, "ok"]})
     keys = prepare_job(server, "third.md", "Third")
     (server.home / "calls.log").unlink()
@@ -62,7 +63,7 @@ def test_a_killed_run_worker_is_restarted_by_dagster_and_saved_rules_are_not_cal
 
 
 def test_a_run_worker_that_is_told_to_stop_gives_back_the_call_that_hangs(server: DevServer) -> None:
-    server.stop_sensor("due_work")
+    stop_sensors(server)
     server.write_script({"rule-14": [{"do": "ok", "delay_ms": 60_000}, "ok"]})
     keys = prepare_job(server, "stopped.md", "Stopped")
     (server.home / "calls.log").unlink(missing_ok=True)
@@ -84,7 +85,7 @@ def test_a_run_worker_that_is_told_to_stop_gives_back_the_call_that_hangs(server
 
 
 def test_two_runs_over_one_range_call_each_key_once(server: DevServer) -> None:
-    server.stop_sensor("due_work")
+    stop_sensors(server)
     server.write_script({"*": [{"do": "ok", "delay_ms": 100}]})
     keys = prepare_job(server, "fourth.md", "Fourth")
     (server.home / "calls.log").unlink(missing_ok=True)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.dagster_jobs import prepare_job, scripted_server
+from tests.acceptance.dagster_jobs import prepare_job, scripted_server, stop_sensors
 from tests.acceptance.dev_server import DevServer, wait_for
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
@@ -18,7 +18,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
 
 
 def test_re_executing_what_failed_calls_exactly_the_failed_keys(server: DevServer) -> None:
-    server.stop_sensor("due_work")
+    stop_sensors(server)
     fail = [{"do": "error", "kind": "permanent"}]
     server.write_script({"rule-03": fail, "rule-07": fail})
     keys = prepare_job(server, "second.md", "Second")
@@ -44,6 +44,7 @@ def test_the_runs_of_cancelled_jobs_end_in_the_queue_and_at_work(server: DevServ
     prepare_job(server, "third.md", "Third")
     prepare_job(server, "fourth.md", "Fourth")
     server.start_sensor("due_work")
+    server.start_sensor("deadlines")
     at_work = wait_for(lambda: a_run(server, "STARTED"), "run at work")
     queued = wait_for(lambda: a_run(server, "QUEUED"), "run that waits for it")
 
