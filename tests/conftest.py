@@ -33,6 +33,8 @@ LENIENT = "every-test-and-quote"
 ITEMS_VARIABLE = "RULEGEN_TEST_ITEMS"
 FULL_VARIABLE = "RULEGEN_TEST_FULL"
 """Set to anything, it runs every test of a ledger on both databases."""
+in_full_only = pytest.mark.skipif(not os.environ.get(FULL_VARIABLE), reason=f"{FULL_VARIABLE}=1 runs it")
+"""Marks another case of what a quicker test shows too."""
 LEDGER_TESTS = Path(__file__).parent / "ledger"
 DATABASES = ("sqlite", "postgresql")
 OF_THE_TESTS = {"RULEGEN_TEST_POSTGRES", "RULEGEN_STATE_MACHINE_STEPS", ITEMS_VARIABLE, FULL_VARIABLE}

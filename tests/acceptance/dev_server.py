@@ -132,11 +132,20 @@ class DevServer:
         return calls(self.home)
 
     def stop_sensor(self, name: str) -> None:
-        found = self.ask(
-            "query($s: SensorSelector!){sensorOrError(sensorSelector:$s){... on Sensor{id}}}",
-            s={**LOCATION, "sensorName": name},
-        )
-        self.ask("mutation($id:String!){stopSensor(id:$id){__typename}}", id=found["sensorOrError"]["id"])
+        """Stop a sensor; where the daemon writes its first state just then, Dagster's own tables refuse, so again."""
+
+        def stopped() -> bool:
+            try:
+                found = self.ask(
+                    "query($s: SensorSelector!){sensorOrError(sensorSelector:$s){... on Sensor{id}}}",
+                    s={**LOCATION, "sensorName": name},
+                )
+                self.ask("mutation($id:String!){stopSensor(id:$id){__typename}}", id=found["sensorOrError"]["id"])
+            except urllib.error.HTTPError:
+                return False
+            return True
+
+        wait_for(stopped, f"stop of {name}", timeout_s=20)
 
     def start_sensor(self, name: str) -> None:
         self.ask(

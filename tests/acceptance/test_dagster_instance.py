@@ -20,6 +20,7 @@ from tests.acceptance.dagster_jobs import (
     wait_for_state,
 )
 from tests.acceptance.dev_server import DevServer, calling_process, wait_for
+from tests.conftest import in_full_only
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 
@@ -84,6 +85,7 @@ def test_a_run_worker_that_is_told_to_stop_gives_back_the_call_that_hangs(server
     assert sorted(rule_calls) == sorted([f"generate_rules {rule}" for rule in [*RULES, "rule-14"]])
 
 
+@in_full_only
 def test_two_runs_over_one_range_call_each_key_once(server: DevServer) -> None:
     stop_sensors(server)
     server.write_script({"*": [{"do": "ok", "delay_ms": 100}]})

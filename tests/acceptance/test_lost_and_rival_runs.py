@@ -12,6 +12,7 @@ from rulegen_dagster.domain.retry import RetryPolicy
 from rulegen_dagster.domain.states import Stage, WorkState
 from rulegen_dagster.ledger.store import open_ledger
 from tests.acceptance.processes import Ended, Rulegen, calls, ended, wait_until, write_script
+from tests.conftest import in_full_only
 
 pytestmark = pytest.mark.acceptance
 
@@ -45,7 +46,11 @@ def _committed(rulegen: Rulegen) -> set[str]:
         ledger.close()
 
 
-@pytest.mark.parametrize("after", [3, 14, 27], ids=lambda calls: f"after {calls} calls")
+@pytest.mark.parametrize(
+    "after",
+    [pytest.param(3, marks=in_full_only), 14, pytest.param(27, marks=in_full_only)],
+    ids=lambda calls: f"after {calls} calls",
+)
 def test_nothing_that_a_killed_run_committed_is_called_again(
     rulegen: Rulegen, example_policy: Path, after: int
 ) -> None:

@@ -23,7 +23,7 @@ from rulegen_dagster.workflow.intake import submit_file
 from rulegen_dagster.workflow.mirror import Mirrored, mirror
 from rulegen_dagster.workflow.runtime import Runtime, open_runtime
 from tests.acceptance.processes import Ended, calls, ended, write_script
-from tests.conftest import PROJECT
+from tests.conftest import PROJECT, in_full_only
 
 pytestmark = pytest.mark.acceptance
 
@@ -157,6 +157,7 @@ def test_an_event_that_a_killed_run_did_not_write_appears_later_and_once(scene: 
     assert Counter(calls(scene.home)).keys() == {f"generate_rules/rule-{number:02d}" for number in range(1, 21)}
 
 
+@in_full_only
 def test_a_retried_run_shows_what_the_killed_one_did_not_and_nothing_is_mirrored_again(scene: Scene) -> None:
     scene.run(RULEGEN_FAILPOINT="completion.after_commit:2")
     accepted, written_by_run = scene.accepted(), scene.events()
