@@ -35,7 +35,8 @@ FULL_VARIABLE = "RULEGEN_TEST_FULL"
 """Set to anything, it runs every test of a ledger on both databases."""
 in_full_only = pytest.mark.skipif(not os.environ.get(FULL_VARIABLE), reason=f"{FULL_VARIABLE}=1 runs it")
 """Marks another case of what a quicker test shows too."""
-LEDGER_TESTS = Path(__file__).parent / "ledger"
+ABOVE = {Path(__file__).parent / name for name in ("acceptance", "cli", "defs", "workflow")}
+"""The tests of what lies above the ledger."""
 DATABASES = ("sqlite", "postgresql")
 OF_THE_TESTS = {"RULEGEN_TEST_POSTGRES", "RULEGEN_STATE_MACHINE_STEPS", ITEMS_VARIABLE, FULL_VARIABLE}
 LOCAL_POSTGRES = "postgresql://postgres@127.0.0.1:5432/postgres"
@@ -56,8 +57,11 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Run the ledger's own tests on both databases, and each test of what lies above it on one, always the same."""
-    if os.environ.get(FULL_VARIABLE):
+    """Run each test of what lies above the ledger on one of the databases, always the same one.
+
+    Those that name their databases, and those that are asked for by the database's name, are left alone.
+    """
+    if os.environ.get(FULL_VARIABLE) or any("[" in argument for argument in config.args):
         return
     elsewhere = [item for item in items if _belongs_to_the_other_database(item)]
     config.hook.pytest_deselected(items=elsewhere)
@@ -66,7 +70,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _belongs_to_the_other_database(item: pytest.Item) -> bool:
-    if not isinstance(item, pytest.Function) or LEDGER_TESTS in item.path.parents or not hasattr(item, "callspec"):
+    if not isinstance(item, pytest.Function) or not hasattr(item, "callspec") or ABOVE.isdisjoint(item.path.parents):
+        return False
+    if any("ledger_url" in mark.args[0] for mark in item.iter_markers("parametrize")):
         return False
     database = item.callspec.params.get("ledger_url")
     name = item.nodeid.partition("[")[0]

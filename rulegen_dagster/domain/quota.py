@@ -200,7 +200,10 @@ def refusal_of(bucket: Bucket, need: Estimate, now: int) -> QuotaRefusal | None:
 
 
 def longest_covered(need: Estimate, buckets: Iterable[Bucket]) -> Estimate:
-    """Return the need of a call with a longer answer; with the usual one where a quota can never cover that."""
+    """Return the need of a call with a longer answer; with the usual one where a quota does not cover that.
+
+    While calls are in flight of a budget it counts as covered, for they may give something back: the call then waits.
+    """
     longer = need.longer
     return longer if all(_can_cover(bucket, longer) for bucket in buckets) else need
 
@@ -321,7 +324,9 @@ def _rate_refusal(reason: QuotaReason, level: int, per_minute: int | None, wante
 
 def _can_cover(bucket: Bucket, need: Estimate) -> bool:
     per_minute = bucket.limits.tokens_per_minute
-    return (per_minute is None or need.tokens <= per_minute) and _budget_refusal(bucket, need) is None
+    may_be_given_back = bucket.in_flight > 0
+    is_in_budget = may_be_given_back or _budget_refusal(bucket, need) is None
+    return (per_minute is None or need.tokens <= per_minute) and is_in_budget
 
 
 def _concurrency_refusal(bucket: Bucket) -> QuotaRefusal | None:

@@ -137,7 +137,7 @@ class QuotaRows:
         # Rows that were waited for may tell an older time.
         now = max(row.now for row in rows)
         in_flight: dict[str, int] = {}
-        if any(row.concurrency is not None for row in rows):
+        if any(row.concurrency is not None or row.budget_micros is not None for row in rows):
             in_flight = {scope: calls for scope, (calls, _) in self.in_flight(connection).items()}
         return {row.scope: refilled(_bucket(row, in_flight.get(row.scope, 0)), now) for row in rows}, now
 

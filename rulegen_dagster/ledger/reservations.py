@@ -246,6 +246,7 @@ class QuotaTurn:
             grant = self._grants.pop(token, None)
             if grant is None:
                 continue
+            self._bounded.discard(token)
             for name in grant.scopes:
                 bucket = settled(self._buckets[name], grant.need, requests=0, tokens=0, micros=0)
                 self._buckets[name] = replace(bucket, in_flight=bucket.in_flight - 1)

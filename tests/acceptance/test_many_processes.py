@@ -20,7 +20,7 @@ from rulegen_dagster.ledger.audit import audit_job
 from rulegen_dagster.ledger.store import Ledger, open_ledger
 from rulegen_dagster.workflow.bench_job import open_bench_runtime, open_rule_stage
 from tests.acceptance.processes import wait_until
-from tests.conftest import ITEMS_VARIABLE, in_full_only
+from tests.conftest import DATABASES, ITEMS_VARIABLE, in_full_only
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 
@@ -127,6 +127,7 @@ def _overlaps(attempts: list[dict[str, Any]]) -> list[str]:
     return found
 
 
+@pytest.mark.parametrize("ledger_url", DATABASES, indirect=True)
 @pytest.mark.parametrize("processes", [pytest.param(2, marks=in_full_only), 4])
 def test_processes_that_share_a_ledger_call_for_each_item_once(
     real_ledger: Ledger, ledger_url: str, tmp_path: Path, processes: int

@@ -272,6 +272,14 @@ def test_a_longer_answer_needs_quotas_that_can_cover_it_some_day(limits: QuotaLi
     assert longest_covered(need, [Bucket(limits=NO_QUOTA), empty]) == (need.longer if is_longer else need)
 
 
+def test_a_longer_answer_waits_for_what_calls_in_flight_may_give_back_of_a_budget() -> None:
+    need = Estimate(tokens=100, cost_micros=20, longer_tokens=50, longer_micros=15)
+    charged = Bucket(limits=QuotaLimits(budget_micros=100), charged_micros=80)
+
+    assert longest_covered(need, [replace(charged, in_flight=1)]) == need.longer
+    assert longest_covered(need, [charged]) == need
+
+
 @pytest.mark.parametrize("name", ["provider:openai/meta-llama/Llama-3.1:8b", "tenant:acme", "job:acme/travel-2027"])
 def test_a_scope_is_read_from_its_name(name: str) -> None:
     assert str(QuotaScope.parse(name)) == name

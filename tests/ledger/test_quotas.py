@@ -330,6 +330,20 @@ def test_a_repair_has_the_usual_room_where_a_quota_can_never_cover_more(ledger: 
     assert left(ledger)[1] == 59
 
 
+def test_a_repair_waits_for_what_a_call_in_flight_may_give_back_of_a_budget(ledger: Ledger, make_job: MakeJob) -> None:
+    job_id = make_job(2)
+    ledger.quotas.estimate(job_id, {RULES: replace(NEED, longer_tokens=60, longer_micros=30)})
+    ledger.quotas.set(JOB, {"budget_micros": 140})
+    first, second = claim(ledger, job_id, 2)
+    cut_off(ledger, first)
+
+    assert not claim(ledger, job_id), "70 of 140 are charged, and a longer answer may take 80"
+    cut_off(ledger, second)
+
+    (repair, *_) = claim(ledger, job_id, 2)
+    assert repair.longer_answer
+
+
 def test_a_repair_has_the_longer_room_where_nothing_is_limited(ledger: Ledger, make_job: MakeJob) -> None:
     (first,) = claim(ledger, make_job(1))
     cut_off(ledger, first)
