@@ -207,7 +207,7 @@ class QuotaTurn:
 
     @property
     def bounded(self) -> frozenset[str]:
-        """The tokens of claims that got room for the usual answer, because a quota never covers a longer one."""
+        """The tokens of claims that got room for the usual answer, because some quota does not cover a longer one."""
         return frozenset(self._bounded)
 
     def admits(self, job_id: int, stage: Stage, token: str, *, longer: bool = False) -> bool:
@@ -357,7 +357,7 @@ class QuotaTurn:
 def need_of(of_job: JobScopes, stage: Stage, buckets: Collection[Bucket], *, longer: bool) -> Estimate | None:
     """Return what a call of the stage may use; None where nobody has estimated it and some limit depends on it.
 
-    With a `longer` answer it is as much as the buckets can ever cover.
+    With a `longer` answer it is that of `longest_covered`.
     """
     need = of_job.estimates.get(stage)
     if need is not None:

@@ -40,6 +40,7 @@ def test_re_executing_what_failed_calls_exactly_the_failed_keys(server: DevServe
 
 
 def test_the_runs_of_cancelled_jobs_end_in_the_queue_and_at_work(server: DevServer) -> None:
+    stop_sensors(server)
     server.write_script({"*": [{"do": "ok", "delay_ms": 600_000}]})
     prepare_job(server, "third.md", "Third")
     prepare_job(server, "fourth.md", "Fourth")
