@@ -101,6 +101,7 @@ def _publish_claimed(runtime: Runtime, job: JobRecord, claim: ActionClaim) -> Pu
         reused = target.exists()
         if not reused:
             ride_out(lambda: _write(runtime, job, claim, decision, target), patience_s=lease_s)
+        _sweep(target)
         manifest_digest = verify_bundle(target, claim.action_set_digest, confirmed=_confirmed_files(claim))
     except (OSError, PublishError) as error:
         if not actions.release(claim, error_code="publish_failed", actor=runtime.worker):
@@ -208,10 +209,27 @@ def _write(runtime: Runtime, job: JobRecord, claim: ActionClaim, decision: Decis
 
 
 def _place(files: dict[str, bytes], target: Path, token: str) -> None:
+    """Put a bundle in its place, by the rename of a folder that is whole.
+
+    A publisher may come here long after its lease, beside the one that took over. Unfinished folders of others are
+    swept away only once the bundle stands: none of them can be renamed to its place any more, however much is left of
+    it.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
-    for left_over in target.parent.glob(f".{target.name}.*{_PARTIAL}"):
-        shutil.rmtree(left_over, ignore_errors=True)
     partial = target.parent / f".{target.name}.{token}{_PARTIAL}"
+    try:
+        _write_folder(files, partial)
+        partial.rename(target)
+    except OSError as error:
+        # Another publisher of the same action set was first, and may have swept this folder away; what it wrote is
+        # verified like our own.
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT) or not target.exists():
+            raise
+    reach(Failpoint.BUNDLE_RENAMED)
+    _sync_folder(target.parent)
+
+
+def _write_folder(files: dict[str, bytes], partial: Path) -> None:
     partial.mkdir()
     for name, data in files.items():
         path = partial / name
@@ -223,15 +241,11 @@ def _place(files: dict[str, bytes], target: Path, token: str) -> None:
         reach(Failpoint.BUNDLE_FILE_WRITTEN)
     _sync_folder(partial)
     reach(Failpoint.BUNDLE_WRITTEN)
-    try:
-        partial.rename(target)
-    except OSError as error:
-        # Another publisher of the same action set was first; what it wrote is verified like our own.
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-            raise
-        shutil.rmtree(partial, ignore_errors=True)
-    reach(Failpoint.BUNDLE_RENAMED)
-    _sync_folder(target.parent)
+
+
+def _sweep(target: Path) -> None:
+    for left_over in target.parent.glob(f".{target.name}.*{_PARTIAL}"):
+        shutil.rmtree(left_over, ignore_errors=True)
 
 
 def _sync_folder(path: Path) -> None:

@@ -1,6 +1,10 @@
 import json
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from threading import Barrier, Event
 from typing import Any
 
 import pytest
@@ -8,7 +12,7 @@ import pytest
 from rulegen_dagster.domain.canonical import canonical_json, sha256_hex
 from rulegen_dagster.domain.errors import ActionSetMismatchError, PublishError, StateError
 from rulegen_dagster.domain.states import ActionState, JobState
-from rulegen_dagster.ledger.actions import ActionClaim, Actions
+from rulegen_dagster.ledger.actions import ActionClaim, Actions, Decision
 from rulegen_dagster.ledger.database import ManualClock
 from rulegen_dagster.ledger.reads import JobRecord
 from rulegen_dagster.ledger.store import Ledger
@@ -43,6 +47,21 @@ class LostActions(Actions):
 
     def finish(self, claim: ActionClaim, *, receipt: str, actor: str) -> bool:
         raise KeyboardInterrupt
+
+
+class MeetingActions(Actions):
+    """Actions of a publisher that goes on, `later_s` after they meet, once another one holds a claim too."""
+
+    def __init__(self, runtime: Runtime, both: Barrier, claimed: Callable[[], None], later_s: float) -> None:
+        super().__init__(runtime.ledger.database, runtime.ledger.limits)
+        self._both, self._claimed, self._later_s = both, claimed, later_s
+
+    def decision(self, job_id: int, digest: str) -> Decision | None:
+        found = super().decision(job_id, digest)
+        self._claimed()
+        self._both.wait(10)
+        time.sleep(self._later_s)
+        return found
 
 
 def _ready(runtime: Runtime, clauses: int = 2) -> JobRecord:
@@ -336,6 +355,36 @@ def test_a_publisher_that_was_lost_while_it_wrote_leaves_nothing_that_counts(
     assert isinstance(published, Published)
     assert not published.reused
     assert [path.name for path in target.parent.iterdir()] == [target.name]
+
+
+@pytest.mark.parametrize("later_ms", [0, 1, 2, 3, 4, 6, 8, 10])
+def test_a_publisher_that_stood_still_and_the_one_that_took_over_leave_one_whole_bundle(
+    local_runtime: Runtime, clock: ManualClock, later_ms: int
+) -> None:
+    """Both write at once; whichever moves its folder last finds the other's in its place."""
+    job = _confirmed(local_runtime)
+    both, lease_has_passed = Barrier(2), Event()
+
+    def let_lease_pass() -> None:
+        clock.now_ms += 1_000
+        lease_has_passed.set()
+
+    def published(worker: str, claimed: Callable[[], None], later_s: float) -> Published | NothingToPublish:
+        ledger = Ledger(local_runtime.ledger.database, local_runtime.ledger.policy)
+        ledger.actions = MeetingActions(local_runtime, both, claimed, later_s)
+        return publish(replace(local_runtime, ledger=ledger, worker=worker), job)
+
+    with ThreadPoolExecutor(2) as pool:
+        stood_still = pool.submit(published, "slow", let_lease_pass, 0)
+        assert lease_has_passed.wait(10)
+        took_over = pool.submit(published, "next", lambda: None, later_ms / 1_000)
+        outcomes = [stood_still.result(20), took_over.result(20)]
+
+    target = bundle_path(local_runtime, job, str(job.action_set_digest))
+    assert {file.name for file in target.iterdir()} == FILES
+    assert {outcome.path for outcome in outcomes if isinstance(outcome, Published)} == {target}
+    assert [path.name for path in target.parent.iterdir()] == [target.name]
+    assert local_runtime.ledger.reads.job_by_id(job.job_id).state is JobState.COMPLETED
 
 
 def test_a_publisher_whose_lease_passed_does_not_complete_the_job(local_runtime: Runtime, clock: ManualClock) -> None:
