@@ -158,7 +158,14 @@ def open_database(url: str, clock: Clock | None = None) -> Database:
         ) from None
     if backend in ("postgresql", "postgres"):
         options = {name: value for name, value in _POSTGRES_OPTIONS.items() if name not in parsed.query}
-        engine = sa.create_engine(parsed.set(drivername="postgresql+psycopg"), pool_size=4, connect_args=options)
+        # The look that passes a barrier has to see what others committed before it got the job's lock, whatever the
+        # server's default is.
+        engine = sa.create_engine(
+            parsed.set(drivername="postgresql+psycopg"),
+            pool_size=4,
+            connect_args=options,
+            isolation_level="READ COMMITTED",
+        )
         _ask_idle_connections(engine)
         return Database(engine, clock or DatabaseClock())
     if backend != "sqlite":

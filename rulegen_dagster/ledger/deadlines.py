@@ -104,7 +104,10 @@ class Deadlines:
         with self._database.write(commits) as connection:
             found = self._locked(connection, job_id)
             if found.state in TERMINAL_JOB_STATES:
-                raise StateError(f"the job is {found.state}; the deadline of a job that has ended cannot be moved")
+                successor = "" if found.state is JobState.COMPLETED else "; 'rulegen fork' opens its successor"
+                raise StateError(
+                    f"the job is {found.state}; the deadline of a job that has ended cannot be moved{successor}"
+                )
             if found.deadline_at is None:
                 raise StateError("the job has no deadline; it goes on without an extension", code="no_deadline")
             deadline_at = max(found.deadline_at, found.now) + by_ms

@@ -46,6 +46,12 @@ def ensure_current(database: Database) -> None:
     found = revision(database)
     if found is None:
         migrate(database)
+    elif found > HEAD:
+        raise LedgerError(
+            f"the ledger is at revision {found}, made by a newer release than this one, which knows {HEAD}; use that"
+            " release",
+            code="ledger_revision",
+        )
     elif found != HEAD:
         raise LedgerError(
             f"the ledger is at revision {found}, this release needs {HEAD}; run 'rulegen migrate'",

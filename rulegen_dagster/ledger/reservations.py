@@ -7,7 +7,7 @@ a turn asks nothing.
 """
 
 import itertools
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
@@ -193,13 +193,14 @@ class QuotaTurn:
         self._jobs = self._all.rows.scopes_of(
             self._connection, {*(job_ids or ()), *(one.job_id for one in told.values())}
         )
-        self._add_rows({self._jobs[one.job_id].provider for one in refused})
+        of_token = {row.token: row for row in held}
+        self._add_rows({self._provider_called(one, of_token) for one in refused})
         names = {name for of_job in self._jobs.values() for name in of_job.names}
         names |= {scope for row in held for scope in _scopes(row)}
         locked, self._now = self._all.rows.buckets(self._connection, None if job_ids is None else names, lock=True)
         self._before, self._buckets = locked, dict(locked)
         if locked and told:
-            self._book(told, held)
+            self._book(told, of_token)
 
     def order(self, rows: Sequence[Found]) -> Sequence[Found]:
         """Return picked items in the order in which they are to be asked for."""
@@ -286,14 +287,13 @@ class QuotaTurn:
             add_scope(self._connection, self._all.now, scope, kind=ScopeKind.PROVIDER)
             self._all.turned_on()
 
-    def _book(self, told: dict[str, Settlement], held: Sequence[sa.Row[Any]]) -> None:
-        of_token = {row.token: row for row in held}
+    def _book(self, told: dict[str, Settlement], of_token: Mapping[str, sa.Row[Any]]) -> None:
         closing = [one for token, one in told.items() if token in of_token and one.state is not ReservationState.KEPT]
         closed = self._closed(closing)
         kept = [token for token, one in told.items() if token in of_token and one.state is ReservationState.KEPT]
         if kept:
             self._connection.execute(self._all.keep, {"listed": kept})
-        for token in closed:
+        for token in (token for token in told if token in closed):
             row, one = of_token[token], told[token]
             need = Estimate(tokens=row.tokens, cost_micros=row.cost_micros)
             for name in _scopes(row):
@@ -301,9 +301,9 @@ class QuotaTurn:
                     self._buckets[name] = settled(
                         self._buckets[name], need, requests=one.requests, tokens=one.tokens, micros=one.micros
                     )
-        self._clamp([(of_token[token], told[token]) for token in closed])
+        self._clamp([(of_token[token], told[token]) for token in told if token in closed])
         for one in told.values():
-            self._hear(one)
+            self._hear(one, self._provider_called(one, of_token))
 
     def _closed(self, closing: Sequence[Settlement]) -> set[str]:
         if not closing:
@@ -339,9 +339,14 @@ class QuotaTurn:
                 tokens_after=int(later.tokens),
             )
 
-    def _hear(self, one: Settlement) -> None:
-        """Apply what a call said of the provider itself, to the scope of its job's provider."""
-        name = self._jobs[one.job_id].provider
+    def _provider_called(self, one: Settlement, of_token: Mapping[str, sa.Row[Any]]) -> str:
+        """Return the scope of the provider that was called; a job may have been migrated to another one since."""
+        row = of_token.get(one.token)
+        reserved = row.provider_scope if row is not None else None
+        return reserved or self._jobs[one.job_id].provider
+
+    def _hear(self, one: Settlement, name: str) -> None:
+        """Apply what a call said of the provider itself."""
         bucket = self._buckets.get(name)
         if bucket is None:
             return

@@ -144,16 +144,13 @@ class Stages:
             )
         self._insert_items(connection, job_id, Stage.RETRIEVE, [_document_item()])
         self._insert_items(connection, job_id, Stage.GENERATE_RULES, items)
-        self._move_job(
-            connection,
-            job_id,
-            JobState.EXTRACTING,
-            JobState.RETRIEVING,
-            cause="parsed",
-            actor=worker,
-            canonical_digest=sha256_hex(parsed.canonical_text),
-            spec_format=parsed.format,
+        # Whatever the job's state: one that needs a decision may end, and have a successor that reads the text.
+        connection.execute(
+            sa.update(job)
+            .where(job.c.job_id == job_id)
+            .values(canonical_digest=sha256_hex(parsed.canonical_text), spec_format=parsed.format)
         )
+        self._move_job(connection, job_id, JobState.EXTRACTING, JobState.RETRIEVING, cause="parsed", actor=worker)
 
     def _validated(self, connection: Connection, offer: Offer, worker: str) -> None:
         job_id = offer.claim.key.job_id

@@ -7,7 +7,7 @@ the whole database is compared with the model, and judged by the invariants.
 import contextlib
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -16,26 +16,33 @@ import sqlalchemy as sa
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from rulegen_dagster.domain.behaviour import FrozenBehaviour, Incompatibility, Part
 from rulegen_dagster.domain.canonical import sha256_hex
 from rulegen_dagster.domain.errors import (
     ActionSetMismatchError,
+    JobNotFoundError,
     StateError,
     SubmissionConflictError,
     TenantNotFoundError,
 )
+from rulegen_dagster.domain.quota import Estimate, Remaining
+from rulegen_dagster.domain.quota_scope import QuotaScope
 from rulegen_dagster.domain.retry import RetryDecision, decide_retry
 from rulegen_dagster.domain.states import JOB_STATE_OF_STAGE, AttemptOutcome, JobState, Stage, WorkState
-from rulegen_dagster.domain.work import Claim, FailedAttempt, Landing, Offer, Usage
+from rulegen_dagster.domain.work import Claim, FailedAttempt, Landing, Offer, Usage, WorkKey
 from rulegen_dagster.ledger.actions import ActionClaim
 from rulegen_dagster.ledger.claims import Claimant, Scope
 from rulegen_dagster.ledger.database import ManualClock
+from rulegen_dagster.ledger.needed_decisions import retained_jobs
 from rulegen_dagster.ledger.schema import job as job_table
 from rulegen_dagster.ledger.schema import tenant as tenant_table
 from rulegen_dagster.ledger.stages import log_job
 from rulegen_dagster.ledger.store import Ledger
+from rulegen_dagster.ledger.submissions import Submission
 from tests.ledger import ledger_rows
-from tests.ledger.conftest import parsed_spec, submission
-from tests.ledger.ledger_model import Item, Job, Model
+from tests.ledger.conftest import behaviour, parsed_spec, submission
+from tests.ledger.ledger_model import Item, Job, Model, is_spent
+from tests.ledger.ledger_quota_model import GENERATION, LIMITS, QUOTA_TABLES, overspent
 
 START_MS = 10_000
 LEASE_MS = 1_000
@@ -55,6 +62,27 @@ OUTCOMES = (
     AttemptOutcome.CANCELLED,
 )
 
+REASONS = (
+    Incompatibility(part=Part.OUTPUT_SCHEMA, was="s", now="t"),
+    Incompatibility(part=Part.OUTPUT_SCHEMA, was="s", now=None),
+    Incompatibility(part=Part.REPORTED_MODEL, was="m-1", now="m-2"),
+)
+# In the orders of what the calls here may use: one or two calls, some, more than any.
+SOME_LIMITS: dict[str, tuple[int | None, ...]] = {
+    "requests_per_minute": (2, 1, 5, 600, None),
+    "tokens_per_minute": (90, 50, 20, 200, 60_000, None),
+    "concurrency": (1, 2, 5, 0, None),
+    "budget_micros": (100, 45, 300, 1_000_000, 0, None),
+}
+NEEDS = (
+    Estimate(tokens=40, cost_micros=20),
+    Estimate(tokens=40, cost_micros=20),
+    Estimate(tokens=90, cost_micros=45),
+    Estimate(tokens=10, cost_micros=0),
+    Estimate(tokens=10, cost_micros=None),
+)
+NO_ROOM = ("quota_too_small", "quota_price_unknown", "quota_budget", "quota_concurrency")
+
 T = TypeVar("T")
 
 # A number names one of whatever there is to choose from at that moment.
@@ -62,6 +90,10 @@ pick = st.integers(min_value=0, max_value=63)
 small = st.integers(min_value=0, max_value=3)
 picks = st.lists(pick, min_size=1, max_size=4)
 workers = st.sampled_from(range(len(WORKERS)))
+some_limits = st.sampled_from(LIMITS).flatmap(
+    lambda name: st.fixed_dictionaries({name: st.sampled_from(SOME_LIMITS[name])})
+)
+scopes = st.sampled_from(("provider", "provider", "tenant", "tenant", "job", "job", "other provider", "nobody"))
 
 
 @dataclass(kw_only=True)
@@ -114,6 +146,10 @@ def happens(
     return note
 
 
+def _needs_a_decision(machine: "LedgerMachine") -> bool:
+    return any(job.needs_decision for job in machine.model.jobs.values())
+
+
 def _possible(machine: "LedgerMachine") -> st.SearchStrategy[tuple[str, dict[str, Any]]]:
     possible = [one for one in HAPPENINGS if one.when(machine)]
     chosen = st.sampled_from([one for one in possible for _ in range(one.weight)])
@@ -128,7 +164,10 @@ class LedgerMachine(RuleBasedStateMachine):
         self.ledger, self.clock, self.tally = ledger, clock, tally
         clock.now_ms = START_MS
         self.earlier_jobs = ledger_rows.end_every_job(ledger.database)
-        self.tenants = {name: f"{name}-{tally.examples}" for name in TENANTS}
+        self.number = tally.examples
+        self.tenants = {name: f"{name}-{self.number}" for name in TENANTS}
+        first = replace(behaviour(), model_id=f"m-{self.number}")
+        self.behaviours = (first, replace(first, model_id=f"n-{self.number}", output_schema="t"))
         tally.examples += 1
         for tenant in self.tenants.values():
             ledger.submissions.add_tenant(tenant)
@@ -139,7 +178,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.held: list[Held] = []
         self.published: list[ActionClaim] = []
         self.serial = 0
-        self.last_move = 0
+        self.last_move = self.last_given_up = 0
         self.rows = self._read()
 
     @rule(what=st.runner().flatmap(_possible))
@@ -150,33 +189,160 @@ class LedgerMachine(RuleBasedStateMachine):
         getattr(self, name)(**arguments)
 
     @initialize(
-        levels=st.lists(st.integers(min_value=0, max_value=6), min_size=1, max_size=3),
-        clauses=small,
+        # More often to where providers are called.
+        levels=st.lists(st.sampled_from((2, 2, 2, 3, 0, 1, 4, 5, 6)), min_size=1, max_size=3),
+        clauses=st.sampled_from((2, 3, 3, 1, 0)),
         deadline_ms=st.sampled_from((None, 9_000, DAY_MS)),
+        limited=st.lists(st.tuples(scopes, pick, some_limits), min_size=1, max_size=3),
     )
-    def begin_with_some_jobs(self, levels: list[int], clauses: int, deadline_ms: int | None) -> None:
+    def begin_with_some_jobs(
+        self,
+        levels: list[int],
+        clauses: int,
+        deadline_ms: int | None,
+        limited: Sequence[tuple[str, int, dict[str, int | None]]] = (),
+    ) -> None:
         """Jobs that have come some way: the rules alone would seldom bring one to its publication."""
-        for number, level in enumerate(levels):
-            tenant = self.tenants[TENANTS[number % len(TENANTS)]]
-            request = replace(submission(tenant=tenant, key=f"begun-{number}"), deadline_ms=deadline_ms)
-            job_id = self.ledger.submissions.submit(request, actor="client").job_id
-            self.model.submitted(job_id, request.name, "text", deadline_ms=deadline_ms, actor="client", now=self.now)
-            job = self.model.jobs[job_id]
-            scope = Scope(stages=STAGES, job_ids=(job.job_id,))
-            while not job.action_set and STAGES.index(STAGE_OF[job.state]) < level:
-                self._turn(self.workers[0], scope=scope, slots=9)
-                self._turn(
-                    self.workers[0], offers=[self._offer(it, passes=True, clauses=clauses) for it in self._working()]
-                )
+        for level in levels:
+            job = self._begun(level, clauses, deadline_ms)
             if level > len(STAGES) and job.digest:
                 self.model.confirmed(job.job_id, job.digest, actor="person", now=self.now)
                 self.ledger.actions.confirm(job.job_id, job.digest, actor="person")
+        for kind, number, changes in limited:
+            self.set_a_quota(kind, number, changes)
+
+    def _begun(self, level: int, clauses: int, deadline_ms: int | None) -> Job:
+        number = len(self.model.jobs)
+        tenant = self.tenants[TENANTS[number % len(TENANTS)]]
+        request = self._submission(tenant=tenant, key=f"begun-{number}", deadline_ms=deadline_ms)
+        job = self._submitted(self.ledger.submissions.submit(request, actor="client").job_id, request, "text")
+        self._estimate(job, NEEDS[0], add_provider=False)
+        scope = Scope(stages=STAGES, job_ids=(job.job_id,))
+        while not job.action_set and STAGES.index(STAGE_OF[job.state]) < level:
+            self._turn(self.workers[0], scope=scope, slots=9)
+            own = [held for held in self._working() if held.claim.key.job_id == job.job_id]
+            self._turn(self.workers[0], offers=[self._offer(held, passes=True, clauses=clauses) for held in own])
+        return job
+
+    # What is seldom possible comes first, for choices lean towards the first: quotas that hold jobs, decisions
+
+    @happens(6, when=lambda self: any(self.model.hold(*one, self.now) for one in self._generating()), number=pick)
+    def wait_until_a_quota_opens(self, number: int) -> None:
+        """Nothing is stuck where time helps: each wait ends where the ledger said, and then one more call is made."""
+        held = [one for one in self._generating() if self.model.hold(*one, self.now)]
+        job, stage = _chosen(held, number)
+        scope = Scope(stages=(stage,), job_ids=(job.job_id,))
+        # A lease for each call in flight, and a wait for each reason in each scope.
+        for _ in range(len(self.model.leases(self.now)) + 20):
+            next_at = self._hold(job, stage)
+            if next_at is None:
+                break
+            self.clock.now_ms = next_at - 1
+            self._turn(self.workers[number % len(self.workers)], scope=scope, slots=1)
+            self.clock.now_ms = next_at
+        hold = self.model.hold(job, stage, self.now)
+        assert hold is None or hold.reason in NO_ROOM, f"still held by {hold}"
+        self._turn(self.workers[number % len(self.workers)], scope=scope, slots=1)
+        self._came("a quota opens" if hold is None else "a quota never opens")
+
+    def _hold(self, job: Job, stage: Stage) -> int | None:
+        """Ask what holds a job, and return when it may be let go."""
+        found, expected = self.ledger.quotas.hold_of(job.job_id, stage), self.model.hold(job, stage, self.now)
+        told = found and (found.scope, found.refusal.reason.value, found.next_at)
+        assert told == (expected and (expected.scope, expected.reason, expected.next_at))
+        return expected.next_at if expected is not None else None
+
+    @happens(
+        9,
+        when=lambda self: self._calling(),
+        number=pick,
+        used=st.sampled_from(("nothing told", "nothing", "as estimated", "more", "much more")),
+        left=st.sampled_from(
+            (None, None, Remaining(requests=0), Remaining(requests=3, tokens=60), Remaining(tokens=1))
+        ),
+    )
+    def complete_with_usage(self, number: int, used: str, left: Remaining | None) -> None:
+        held = _chosen(self._calling(), number)
+        reserved = self.model.quotas.reserved.get(held.claim.token)
+        need = reserved.need if reserved else Estimate()
+        tokens, micros = need.tokens, need.cost_micros or 0
+        usage = {
+            "nothing told": Usage(model_id="m"),
+            "nothing": Usage(model_id="m", tokens_in=0, cost_micros=0),
+            "as estimated": Usage(model_id="m", tokens_in=0, tokens_out=tokens, cost_micros=micros),
+            "more": Usage(model_id="m", tokens_in=tokens, tokens_out=1, cost_micros=micros + 1),
+            "much more": Usage(model_id="m", tokens_out=tokens + 300, cost_micros=micros + 200),
+        }[used]
+        landed = self._turn(
+            held.worker, offers=[self._offer(held, passes=True, clauses=0, usage=replace(usage, remaining=left))]
+        )
+        assert landed[held.claim.token] is Landing.ACCEPTED
+
+    @happens(4, when=_needs_a_decision, number=pick, resume=st.booleans())
+    def retain(self, number: int, resume: bool) -> None:
+        job = self._needing(number)
+        expected = self.model.retained(job.job_id, resume=resume, actor="person", reason="keep it", now=self.now)
+        if expected is None:
+            self._refused("nothing_to_decide", lambda: self.ledger.decisions.require(job.job_id))
+            self._refused(
+                "nothing_to_decide",
+                lambda: self.ledger.decisions.retain(job.job_id, actor="person", reason="keep it", resume=resume),
+            )
+            return
+        found = self.ledger.decisions.retain(job.job_id, actor="person", reason="keep it", resume=resume)
+        assert found == expected
+        self._came("retain: resumed" if resume else "retain: waits")
+
+    @happens(
+        5,
+        when=_needs_a_decision,
+        number=pick,
+        other=st.sampled_from((0, 1, 1)),
+        unreadable=st.sampled_from(((), (), (Stage.GENERATE_RULES,))),
+    )
+    def migrate(self, number: int, other: int, unreadable: tuple[Stage, ...]) -> None:
+        job, frozen = self._needing(number), FrozenBehaviour(behaviour=self.behaviours[other])
+        code = self.model.migrated(
+            job.job_id, frozen.behaviour, unreadable=unreadable, actor="person", reason="better", now=self.now
+        )
+
+        def migrate() -> None:
+            self.ledger.decisions.migrate(job.job_id, frozen, actor="person", reason="better", unreadable=unreadable)
+
+        if code is None:
+            migrate()
+        else:
+            self._refused(code, migrate)
+        self._came(f"migrate: {code or 'done'}")
+
+    @happens(3, when=_needs_a_decision, number=pick)
+    def resume(self, number: int) -> None:
+        job = self._needing(number)
+        expected = self.model.resumed(job.job_id, actor="release", now=self.now)
+        assert self.ledger.decisions.resume(job.job_id, actor="release") is expected
+        self._came("resume: done" if expected else "resume: refused")
+
+    @happens(2, when=_needs_a_decision, number=pick)
+    def stop(self, number: int) -> None:
+        job = self._needing(number)
+        if self.model.stopped(job.job_id, actor="person", reason="no more", now=self.now):
+            self.ledger.decisions.stop(job.job_id, actor="person", reason="no more")
+            self._came("stop: done")
+        else:
+            with pytest.raises(StateError):
+                self.ledger.decisions.stop(job.job_id, actor="person", reason="no more")
+            self._came("stop: refused")
+
+    def _refused(self, code: str, act: Callable[[], object]) -> None:
+        with pytest.raises(StateError) as refused:
+            act()
+        assert refused.value.code == code
 
     # Workers
 
     @happens(
         14,
-        when=lambda self: self.model.claimable(Scope(stages=STAGES), self.now),
+        when=lambda self: self._claimable(),
         worker=workers,
         stages=st.one_of(st.just(STAGES), st.just(STAGES), st.lists(st.sampled_from(STAGES), min_size=1, unique=True)),
         slots=st.integers(min_value=1, max_value=5),
@@ -202,6 +368,10 @@ class LedgerMachine(RuleBasedStateMachine):
         self._turn(held.worker, scope=scope, slots=9)
         own = [one for one in self._working() if one.claim.key.job_id == job.job_id]
         self._turn(held.worker, offers=[self._offer(one, passes=True, clauses=2) for one in own])
+
+    @happens(3, when=lambda self: not self._working() and not self._claimable(), clauses=small)
+    def another_job_comes_to_its_rules(self, clauses: int) -> None:
+        self._begun(STAGES.index(Stage.GENERATE_RULES), clauses + 1, None)
 
     @happens(4, when=lambda self: self.held, numbers=picks, worker=workers, passes=st.booleans())
     def complete_anything(self, numbers: list[int], worker: int, passes: bool) -> None:
@@ -330,10 +500,7 @@ class LedgerMachine(RuleBasedStateMachine):
             for item in stage.items
             if item.can_be_claimed
         }
-        claimable = {
-            (item.key.job_id, item.key.stage, item.key.item_key)
-            for item in self.model.claimable(Scope(stages=STAGES), self.now)
-        }
+        claimable = {(item.key.job_id, item.key.stage, item.key.item_key) for item in self._claimable()}
         assert planned == claimable
 
     # Time
@@ -357,8 +524,9 @@ class LedgerMachine(RuleBasedStateMachine):
         deadline_ms=st.sampled_from((None, 4_000, 9_000, DAY_MS)),
     )
     def submit(self, tenant: str, key: str, content: str, deadline_ms: int | None) -> None:
-        request = submission(key, content=content, tenant=self.tenants.get(tenant, tenant))
-        request = replace(request, deadline_ms=deadline_ms)
+        request = self._submission(
+            key=key, content=content, tenant=self.tenants.get(tenant, tenant), deadline_ms=deadline_ms
+        )
         tenant = request.name.tenant
         if tenant == "nobody":
             with pytest.raises(TenantNotFoundError):
@@ -373,9 +541,7 @@ class LedgerMachine(RuleBasedStateMachine):
         accepted = self.ledger.submissions.submit(request, actor="client")
         assert accepted.existing is (known is not None)
         if known is None:
-            self.model.submitted(
-                accepted.job_id, request.name, content, deadline_ms=deadline_ms, actor="client", now=self.now
-            )
+            self._submitted(accepted.job_id, request, content)
         else:
             assert accepted.job_id == known.job_id
         self._came("submit: existing" if known else "submit: new")
@@ -523,6 +689,75 @@ class LedgerMachine(RuleBasedStateMachine):
             )
         self.model.claim_limits[self.tenants[name]] = limit
 
+    # Quotas and decisions
+
+    @happens(4, kind=scopes, number=pick, changes=some_limits)
+    def set_a_quota(self, kind: str, number: int, changes: dict[str, int | None]) -> None:
+        if kind == "nobody":
+            with pytest.raises(TenantNotFoundError):
+                self.ledger.quotas.set(QuotaScope.of_tenant("nobody"), changes)
+            with pytest.raises(JobNotFoundError):
+                self.ledger.quotas.set(QuotaScope.parse(f"job:{self.tenants['acme']}/none"), changes)
+            return
+        scope, owned = self._quota_scope(kind, number)
+        self.ledger.quotas.set(scope, changes)
+        self.model.limited(str(scope), owned, changes, self.now)
+        self._came("a quota is set")
+
+    @happens(3, when=lambda self: self.model.jobs, number=pick, need=st.sampled_from(NEEDS), add_provider=st.booleans())
+    def estimate(self, number: int, need: Estimate, add_provider: bool) -> None:
+        self._estimate(self._job(number), need, add_provider=add_provider)
+
+    @happens(1, when=lambda self: self.model.quotas.of, kind=scopes, number=pick)
+    def reset_a_quota(self, kind: str, number: int) -> None:
+        scope, _ = self._quota_scope(kind, number)
+        quota = self.model.quotas.of.get(str(scope))
+        assert self.ledger.quotas.reset(scope) is (quota is not None)
+        if quota is not None:
+            quota.blocked_until = quota.refused = None
+
+    @happens(5, when=lambda self: self._calling(), number=pick, late=st.booleans())
+    def the_provider_refuses_the_account(self, number: int, late: bool) -> None:
+        calling = [held for held in self.held if held.claim.key.stage in GENERATION] if late else self._calling()
+        held = _chosen(calling, number)
+        self._turn(
+            held.worker, failures=[self._failure(held, AttemptOutcome.RETRYABLE, 0.5, None, account_refused=True)]
+        )
+
+    @happens(5, when=lambda self: self._calling(), number=pick, late=st.booleans())
+    def give_back_without_a_call(self, number: int, late: bool) -> None:
+        calling = [held for held in self.held if held.claim.key.stage in GENERATION] if late else self._calling()
+        held = _chosen(calling, number)
+        self._turn(held.worker, failures=[self._failure(held, AttemptOutcome.CANCELLED, 0.5, None, called=False)])
+
+    @happens(2, when=lambda self: self._generating(), number=pick)
+    def ask_what_holds_a_job(self, number: int) -> None:
+        self._hold(*_chosen(self._generating(), number))
+
+    @happens(3, when=lambda self: self._generating(), number=pick)
+    def stop_where_a_budget_is_spent(self, number: int) -> None:
+        generating = self._generating()
+        spent = [
+            one for one in generating if (hold := self.model.hold(*one, self.now)) and hold.reason == "quota_budget"
+        ]
+        job, _ = _chosen(spent or generating, number)
+        expected = self.model.budget_spent(job.job_id, actor="engine", now=self.now)
+        assert self.ledger.quotas.stop(job.job_id, actor="engine") is expected
+        self._came("a budget is spent" if expected else "a budget is not spent")
+
+    @happens(
+        4, when=lambda self: self.model.jobs, number=pick, reason=st.sampled_from(REASONS), whoever_works=st.booleans()
+    )
+    def ask_for_a_decision(self, number: int, reason: Incompatibility, whoever_works: bool) -> None:
+        job = self._job(number)
+        expected = self.model.asked(job.job_id, reason, whoever_works=whoever_works, actor="release", now=self.now)
+        found = self.ledger.decisions.ask(job.job_id, reason, actor="release", whoever_works=whoever_works)
+        assert found == expected
+        assert set(retained_jobs(self.ledger.database)) == {
+            job.job_id for job in self.model.jobs.values() if job.is_retained
+        }
+        self._came("a decision is needed" if expected.is_held else "a decision is not asked for")
+
     # Publishing
 
     @happens(6, when=lambda self: self._with_actions(), number=pick, worker=workers)
@@ -561,7 +796,7 @@ class LedgerMachine(RuleBasedStateMachine):
         expected = self.model.taken_moves()
         assert Counter(moves) == Counter(expected), f"the log has {moves}, the model {expected}"
         found = [
-            *ledger_rows.differences(self.rows, self.model),
+            *ledger_rows.differences(self.rows, self.model, self.now),
             *ledger_rows.broken(self.rows),
             *ledger_rows.changed(before, self.rows),
         ]
@@ -577,8 +812,13 @@ class LedgerMachine(RuleBasedStateMachine):
     def now(self) -> int:
         return self.clock.now_ms
 
-    def _read(self) -> ledger_rows.Rows:
-        return ledger_rows.read(self.ledger.database, self.earlier_jobs)
+    def _read(self, *tables: Collection[str]) -> ledger_rows.Rows:
+        return ledger_rows.read(self.ledger.database, self.earlier_jobs, self.number, *tables)
+
+    def _given_up(self) -> set[WorkKey]:
+        database = self.ledger.database
+        keys, self.last_given_up = ledger_rows.given_up(database, self.earlier_jobs, self.last_given_up)
+        return {self.model.newest(key) for key in keys}
 
     def _came(self, result: str) -> None:
         self.tally.results[result] += 1
@@ -600,6 +840,7 @@ class LedgerMachine(RuleBasedStateMachine):
         renewed = [held.claim for held in renewals]
         tokens = self._tokens(slots)
         claims: tuple[Claim, ...] = ()
+        wait_ms: int | None = None
         with self.ledger.turn(worker) as turn:
             for offer in offers:
                 turn.offer(offer)
@@ -607,32 +848,44 @@ class LedgerMachine(RuleBasedStateMachine):
             kept = turn.renew(renewed)
             if scope is not None:
                 claims = turn.claim(scope, tokens)
+                wait_ms = turn.quota_wait_ms
         expected = self.model.settled(offers, failures, worker=worker.worker, now=self.now)
         assert landings == expected, f"the ledger says {landings}, the model {expected}"
         assert kept == self.model.renewed(renewed, worker.lease_ms, self.now)
         for landing in landings.values():
             self._came(f"completion: {landing}")
         if scope is not None:
-            spent = ledger_rows.given_up(self.ledger.database, self.earlier_jobs, self.last_move)
-            self.model.claimed(scope, tokens, claims, spent, worker, self.now)
+            spent = self._given_up() if any(map(is_spent, self.model.claimable(scope, self.now))) else set()
+            self.model.claimed(scope, tokens, claims, spent, worker, self.now, wait_ms=wait_ms)
+            granted = {claim.token for claim in claims}
+            if self.model.quotas.reserved.keys() & granted:
+                found = list(overspent(self._read(QUOTA_TABLES), granted, self.now))
+                assert not found, "\n".join(found)
+                self._came("claim: within a quota")
+            self._came("claim: a quota opens later" if wait_ms is not None else "claim: no quota opens later")
             self.held += [Held(claim=claim, worker=worker) for claim in claims]
             self._came(f"claim: {'some' if claims else 'none'}")
             self.tally.results["claim: lease taken over"] += sum(claim.attempt > 1 for claim in claims)
             self.tally.results["claim: attempts exhausted"] += len(spent)
         return landings
 
-    def _offer(self, held: Held, *, passes: bool, clauses: int) -> Offer:
+    def _offer(self, held: Held, *, passes: bool, clauses: int, usage: Usage | None = None) -> Offer:
         claim = held.claim
         self.serial += 1
-        offer = Offer(
-            claim=claim,
-            output=json.dumps({"by": claim.token, "n": self.serial}),
-            provider="rulegen-scripted",
-            provider_called=True,
-            usage=Usage(model_id="m", tokens_in=1, tokens_out=2, cost_micros=3),
-        )
+        output = {"by": claim.token, "n": self.serial}
         if claim.key.stage is Stage.PARSE:
-            return replace(offer, parsed=parsed_spec(clauses))
+            parsed = parsed_spec(clauses)
+            output |= {"canonical_digest": sha256_hex(parsed.canonical_text), "format": parsed.format}
+            return Offer(claim=claim, output=json.dumps(output), parsed=parsed)
+        offer = Offer(claim=claim, output=json.dumps(output))
+        if claim.key.stage in GENERATION:
+            # Not more than was reserved: what several calls of a turn give back and take is booked in any order.
+            held_back = self.model.quotas.reserved.get(claim.token)
+            most = held_back.need.tokens if held_back else 3
+            used = usage or Usage(
+                model_id="m", tokens_in=min(1, most), tokens_out=max(0, min(2, most - 1)), cost_micros=3
+            )
+            return replace(offer, provider="rulegen-scripted", provider_called=True, usage=used)
         if claim.key.stage is Stage.VALIDATE:
             kinds = ["publish", "notify"][: 1 + self.serial % 2]
             content = json.dumps({"actions": [{"kind": kind} for kind in kinds], "n": self.serial})
@@ -640,16 +893,25 @@ class LedgerMachine(RuleBasedStateMachine):
         return offer
 
     def _failure(
-        self, held: Held, outcome: AttemptOutcome, jitter: float, retry_after_ms: int | None
+        self,
+        held: Held,
+        outcome: AttemptOutcome,
+        jitter: float,
+        retry_after_ms: int | None,
+        *,
+        called: bool = True,
+        account_refused: bool = False,
     ) -> tuple[FailedAttempt, RetryDecision]:
         claim = held.claim
+        calls = called and claim.key.stage in GENERATION
         failed = FailedAttempt(
             claim=claim,
             outcome=outcome,
             error_code=f"said_{outcome}",
             message="no luck",
-            provider_called=True,
+            provider_called=calls,
             retry_after_ms=retry_after_ms,
+            account_refused=account_refused and calls,
         )
         decision = decide_retry(
             outcome,
@@ -658,8 +920,61 @@ class LedgerMachine(RuleBasedStateMachine):
             policy=self.ledger.policy,
             jitter=jitter,
             retry_after_ms=retry_after_ms,
+            account_refused=failed.account_refused,
         )
         return failed, decision
+
+    def _submission(self, *, key: str, tenant: str, deadline_ms: int | None, content: str = "text") -> Submission:
+        request = submission(key, content=content, tenant=tenant)
+        return replace(request, deadline_ms=deadline_ms, behaviour=self.behaviours[0])
+
+    def _submitted(self, job_id: int, request: Submission, content: str) -> Job:
+        return self.model.submitted(
+            job_id,
+            request.name,
+            content,
+            request.behaviour,
+            deadline_ms=request.deadline_ms,
+            actor="client",
+            now=self.now,
+        )
+
+    def _estimate(self, job: Job, need: Estimate, *, add_provider: bool) -> None:
+        stages = (Stage.GENERATE_RULES, Stage.GENERATE_TESTS)
+        self.ledger.quotas.estimate(job.job_id, dict.fromkeys(stages, need), add_provider=add_provider)
+        self.model.quotas.estimates |= {(job.job_id, stage): need for stage in stages}
+        if add_provider and job.scopes["provider"] not in self.model.quotas.of:
+            self.model.limited(job.scopes["provider"], (), {}, self.now)
+
+    def _quota_scope(self, kind: str, number: int) -> tuple[QuotaScope, list[Job]]:
+        """A scope and the jobs that it is charged for from the start."""
+        jobs = list(self.model.jobs.values())
+        if kind == "tenant":
+            tenant = self.tenants[TENANTS[number % len(TENANTS)]]
+            return QuotaScope.of_tenant(tenant), [job for job in jobs if job.tenant == tenant]
+        if kind == "job" and jobs:
+            job = self._job(number)
+            return QuotaScope.parse(job.scopes["job"]), [job]
+        frozen = self.behaviours[kind == "other provider"]
+        return QuotaScope.of_provider(frozen.provider, frozen.model_id), []
+
+    def _needing(self, number: int) -> Job:
+        """A job that needs a decision, most of the time where there is one."""
+        needing = [job for job in self.model.jobs.values() if job.needs_decision]
+        return _chosen(needing, number) if needing and number % 8 else self._job(number)
+
+    def _claimable(self) -> list[Item]:
+        return self.model.claimable(Scope(stages=STAGES), self.now)
+
+    def _generating(self) -> list[tuple[Job, Stage]]:
+        return [
+            (job, STAGE_OF[job.state])
+            for job in self.model.jobs.values()
+            if job.state in STAGE_OF and STAGE_OF[job.state] in GENERATION
+        ]
+
+    def _calling(self) -> list[Held]:
+        return [held for held in self._working() if held.claim.key.stage in GENERATION]
 
     def _scope(self, stages: tuple[Stage, ...], within: str, number: int) -> Scope:
         jobs = list(self.model.jobs)
@@ -717,8 +1032,11 @@ class LedgerMachine(RuleBasedStateMachine):
         """The times to come at which a lease or a pause ends."""
         leases = [item.lease_until for item in self.model.items()]
         pauses = [item.due for item in self.model.items()]
+        quotas = self.model.quotas.of.values()
+        blocks = [quota.blocked_until for quota in quotas]
+        probes = [quota.refused.probe_at for quota in quotas if quota.refused is not None]
         actions = [action.lease_until for job in self.model.jobs.values() for action in job.actions.values()]
-        return sorted({at for at in (*leases, *pauses, *actions) if at is not None and at > self.now})
+        return sorted({at for at in (*leases, *pauses, *blocks, *probes, *actions) if at is not None and at > self.now})
 
 
 class _Died(Exception):  # noqa: N818 (it is no error)

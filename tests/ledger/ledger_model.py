@@ -5,13 +5,15 @@ ledger is free to choose (which of several open items a claim takes) it is told 
 """
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rulegen_dagster.domain.behaviour import Behaviour, Choice, Incompatibility, Part
 from rulegen_dagster.domain.canonical import sha256_hex
 from rulegen_dagster.domain.deadline import DeadlinePolicy, duration
 from rulegen_dagster.domain.identity import JobName, item_key
+from rulegen_dagster.domain.quota_scope import QuotaScope
 from rulegen_dagster.domain.retry import RetryDecision
 from rulegen_dagster.domain.states import (
     JOB_STATE_OF_STAGE,
@@ -23,14 +25,15 @@ from rulegen_dagster.domain.states import (
     WorkState,
 )
 from rulegen_dagster.domain.text import instant
-from rulegen_dagster.domain.work import DOCUMENT_ITEM, Claim, FailedAttempt, Landing, Offer, WorkKey
+from rulegen_dagster.domain.work import DOCUMENT_ITEM, STAGE_VERSION, Claim, FailedAttempt, Landing, Offer, WorkKey
 from rulegen_dagster.ledger.actions import ActionClaim
 from rulegen_dagster.ledger.cancellations import Cancellation
 from rulegen_dagster.ledger.claims import Claimant, Scope
+from rulegen_dagster.ledger.decisions import Asked, Retained
 from rulegen_dagster.ledger.recoveries import Freed
+from tests.ledger.ledger_quota_model import GENERATION, Hold, Quota, Quotas, Refusal
 
 OPEN = frozenset({WorkState.PENDING, WorkState.RUNNING, WorkState.WAITING})
-GENERATION = frozenset({Stage.GENERATE_RULES, Stage.GENERATE_TESTS})
 BEGUN = frozenset({ActionState.EXECUTING, ActionState.UNKNOWN, ActionState.DONE})
 REPLACEABLE = frozenset({None, AttemptOutcome.CRASHED, AttemptOutcome.CANCELLED})
 NEXT_STAGE = {
@@ -54,11 +57,15 @@ class Try:
     ended_at: int | None = None
     output_digest: str | None = None
     error_code: str | None = None
+    cost: int = 0
 
-    def end(self, outcome: AttemptOutcome, now: int, error_code: str | None, digest: str | None = None) -> None:
+    def end(
+        self, outcome: AttemptOutcome, now: int, error_code: str | None, digest: str | None = None, cost: int | None = 0
+    ) -> None:
         given_back_late = self.outcome is AttemptOutcome.CRASHED and outcome is AttemptOutcome.CANCELLED
         if self.outcome in REPLACEABLE and not given_back_late:
             self.outcome, self.ended_at, self.error_code, self.output_digest = outcome, now, error_code, digest
+            self.cost = cost or 0
 
     def lose(self, outcome: AttemptOutcome, now: int, error_code: str) -> None:
         if self.outcome is None:
@@ -97,6 +104,7 @@ class Action:
 
     key: str
     kind: str
+    digest: str
     state: ActionState = ActionState.PROPOSED
     token: str | None = None
     worker: str | None = None
@@ -108,20 +116,37 @@ class Action:
 
 
 @dataclass(kw_only=True)
+class Needed:
+    """One time that a job could not go on without a decision."""
+
+    reason: Incompatibility
+    from_state: JobState
+    asked_by: str
+    choice: Choice | None = None
+    by: str | None = None
+    settled: bool = False
+
+
+@dataclass(kw_only=True)
 class Job:
-    """One job; `content` is the input that its key belongs to."""
+    """One job; `content` is the input that its key belongs to, `sets` are the action sets that landed."""
 
     job_id: int
     tenant: str
     key: str
     content: str
+    behaviour: Behaviour
     deadline_at: int | None = None
     predecessor: int | None = None
     is_fork: bool = False
     state: JobState = JobState.EXTRACTING
-    items: dict[tuple[Stage, str], Item] = field(default_factory=dict)
+    items: dict[tuple[Stage, str, int], Item] = field(default_factory=dict)
     passed: bool | None = None
+    parsed: str | None = None
+    sets: list[str] = field(default_factory=list)
     action_set: str | None = None
+    needed: list[Needed] = field(default_factory=list)
+    behaviours: list[tuple[str, str]] = field(default_factory=list)
     decision: str | None = None
     actions: dict[str, Action] = field(default_factory=dict)
     end_reason: str | None = None
@@ -138,8 +163,28 @@ class Job:
     def digest(self) -> str | None:
         return None if self.action_set is None else sha256_hex(self.action_set)
 
+    @property
+    def needs_decision(self) -> bool:
+        return self.state is JobState.NEEDS_DECISION
+
+    @property
+    def is_retained(self) -> bool:
+        return self.needs_decision and self.needed[-1].choice is Choice.RETAIN
+
+    @property
+    def scopes(self) -> dict[str, str]:
+        """The scopes of a call, by their kind."""
+        return {
+            "provider": str(QuotaScope.of_provider(self.behaviour.provider, self.behaviour.model_id)),
+            "tenant": str(QuotaScope.of_tenant(self.tenant)),
+            "job": str(QuotaScope.of_job(JobName(tenant=self.tenant, submission_key=self.key))),
+        }
+
     def of_stage(self, stage: Stage) -> list[Item]:
-        return [item for (its_stage, _), item in sorted(self.items.items()) if its_stage is stage]
+        return [item for (its_stage, _, _), item in sorted(self.items.items()) if its_stage is stage]
+
+    def newest(self, stage: Stage) -> Item:
+        return self.of_stage(stage)[-1]
 
 
 @dataclass(kw_only=True)
@@ -150,6 +195,7 @@ class Model:
     deadlines: DeadlinePolicy
     claim_limits: dict[str, int | None] = field(default_factory=dict)
     jobs: dict[int, Job] = field(default_factory=dict)
+    quotas: Quotas = field(default_factory=Quotas)
     moves: list[Move] = field(default_factory=list)
 
     def taken_moves(self) -> list[Move]:
@@ -166,6 +212,7 @@ class Model:
         job_id: int,
         name: JobName,
         content: str,
+        behaviour: Behaviour,
         *,
         deadline_ms: int | None,
         actor: str,
@@ -173,7 +220,7 @@ class Model:
         cause: str = "submitted",
     ) -> Job:
         assert job_id not in self.jobs
-        job = Job(job_id=job_id, tenant=name.tenant, key=name.submission_key, content=content)
+        job = Job(job_id=job_id, tenant=name.tenant, key=name.submission_key, content=content, behaviour=behaviour)
         job.deadline_at = None if deadline_ms is None else now + deadline_ms
         # Every input here has the same file name, so that each new key is the next version of the last one.
         job.predecessor = max((it.job_id for it in self.jobs.values() if it.tenant == name.tenant), default=None)
@@ -187,12 +234,20 @@ class Model:
     def forked(self, old: Job, job_id: int, key: str, *, deadline_ms: int, actor: str, now: int) -> None:
         """Open the successor, with everything accepted that the predecessor got accepted."""
         name = JobName(tenant=old.tenant, submission_key=key)
-        job = self.submitted(job_id, name, old.content, deadline_ms=deadline_ms, actor=actor, now=now, cause="forked")
+        job = self.submitted(
+            job_id, name, old.content, old.behaviour, deadline_ms=deadline_ms, actor=actor, now=now, cause="forked"
+        )
         job.predecessor, job.is_fork = old.job_id, True
+        limited = self.quotas.of.get(old.scopes["job"])
+        if limited is not None:
+            # The same limits, with nothing of them used.
+            self.quotas.of[job.scopes["job"]] = fresh = Quota(at=now)
+            fresh.limit(limited.limits, now)
         if not self._inherit(old, job, (Stage.PARSE,), actor, now):
             return
         for stage in (Stage.RETRIEVE, Stage.GENERATE_RULES):
             self._open(job, stage, [item.key.item_key for item in old.of_stage(stage)])
+        job.parsed = old.parsed
         self._move(job, JobState.RETRIEVING, "inherited", actor, now)
         self._inherit(old, job, (Stage.RETRIEVE, Stage.GENERATE_RULES), actor, now)
         self._advance(job, actor, now)
@@ -201,8 +256,8 @@ class Model:
 
     def _inherit(self, old: Job, job: Job, stages: Sequence[Stage], actor: str, now: int) -> bool:
         given = False
-        for (stage, key), item in job.items.items():
-            source = old.items.get((stage, key))
+        for (stage, key, version), item in job.items.items():
+            source = old.items.get((stage, key, version))
             if stage not in stages or source is None or source.state is not WorkState.SUCCEEDED:
                 continue
             given = True
@@ -227,12 +282,20 @@ class Model:
             for stage in scope.stages
             if job.state is JOB_STATE_OF_STAGE[stage] and self.in_time(job, now)
             for item in job.of_stage(stage)
-            if scope.items is None or item.key in scope.items
+            if scope.items is None or _name(item.key) in map(_name, scope.items)
             if can_be_claimed(item, now)
         ]
 
     def claimed(
-        self, scope: Scope, tokens: Sequence[str], claims: Sequence[Claim], spent: set[WorkKey], by: Claimant, now: int
+        self,
+        scope: Scope,
+        tokens: Sequence[str],
+        claims: Sequence[Claim],
+        spent: set[WorkKey],
+        by: Claimant,
+        now: int,
+        *,
+        wait_ms: int | None,
     ) -> None:
         """Check what a claim took, and the items that it gave up for want of attempts; then book both."""
         allowed = {item.key: item for item in self.claimable(scope, now)}
@@ -242,11 +305,6 @@ class Model:
         assert len(set(taken)) == len(taken), f"claimed twice: {taken}"
         assert set(taken) <= allowed.keys() - lost, f"not to be claimed: {set(taken) - (allowed.keys() - lost)}"
         assert [claim.token for claim in claims] == list(tokens[: len(claims)])
-        free = self._room([item for key, item in allowed.items() if key not in lost], now)
-        assert len(claims) == min(len(tokens), free), f"{len(claims)} claims for {len(tokens)} slots and {free} items"
-        # Where a tenant's limit is reached, nobody looks at its items, and so nobody finds one that is spent.
-        if len(claims) < len(tokens) and not any(limit is not None for limit in self.claim_limits.values()):
-            assert spent == lost, f"not given up: {lost - spent}"
         for key in taken:
             passed_over = [
                 other
@@ -256,20 +314,24 @@ class Model:
             assert not passed_over, f"{key} was claimed before {passed_over}"
         for key in sorted(spent, key=str):
             item = allowed[key]
-            item.tries[-1].lose(AttemptOutcome.CRASHED, now, "lease_expired")
+            self._lose(item, AttemptOutcome.CRASHED, now, "lease_expired")
             item.free(WorkState.FAILED, "attempts_exhausted")
             self._log_item(item, WorkState.RUNNING, "attempts_exhausted", "ledger", now)
         for claim in claims:
-            item = allowed[claim.key]
+            item, job = allowed[claim.key], self.jobs[claim.key.job_id]
+            assert not self._is_full(item, now), f"{claim.key} was claimed over its tenant's limit"
+            refusals = self._refusals(item, now)
+            assert not refusals, f"{claim.key} was claimed, and {refusals}"
             before = item.state
             if before is WorkState.RUNNING:
-                item.tries[-1].lose(AttemptOutcome.CRASHED, now, "lease_expired")
+                self._lose(item, AttemptOutcome.CRASHED, now, "lease_expired")
             item.tries.append(Try(token=claim.token, worker=by.worker, started_at=now))
             item.free(WorkState.RUNNING)
             item.token, item.worker, item.lease_until = claim.token, by.worker, now + by.lease_ms
             cause = "lease_expired" if before is WorkState.RUNNING else "claimed"
             self._log_item(item, before, cause, by.worker, now)
-            job = self.jobs[claim.key.job_id]
+            if claim.key.stage in GENERATION:
+                self.quotas.reserve(job.job_id, claim.key.stage, job.scopes, claim.token, now)
             assert (claim.attempt, claim.attempt_limit, claim.lease_until, claim.job) == (
                 len(item.tries),
                 item.limit,
@@ -277,16 +339,59 @@ class Model:
                 f"{job.tenant}/{job.key}",
             )
 
-    def _room(self, items: Sequence[Item], now: int) -> int:
-        """How many of these items the tenants' limits let through."""
-        room = sum(item.key.stage not in GENERATION for item in items)
-        for tenant in {job.tenant for job in self.jobs.values()}:
-            generating = [item for item in items if item.key.stage in GENERATION and self.tenant(item) == tenant]
-            limit = self.claim_limits.get(tenant)
-            room += (
-                len(generating) if limit is None else max(0, min(len(generating), limit - self.in_flight(tenant, now)))
-            )
-        return room
+        if len(claims) < len(tokens):
+            left = [item for key, item in allowed.items() if key not in lost and key not in taken]
+            self._check_left(left, wait_ms, by_claims=any(claim.key.stage in GENERATION for claim in claims), now=now)
+            # Whom a limit or a quota stops, nobody looks at, and so nobody finds one of its items that is spent.
+            for key in lost - spent:
+                assert self._is_full(allowed[key], now) or self._refusals(allowed[key], now), f"not given up: {key}"
+
+    def _check_left(self, left: Sequence[Item], wait_ms: int | None, *, by_claims: bool, now: int) -> None:
+        """There were slots for more: something has to stop every item, and the turn tells when a quota no longer does.
+
+        What a quota refuses is refused for what was claimed before it, too.
+        """
+        refused = [(item, self._refusals(item, now)) for item in left if not self._is_full(item, now)]
+        assert all(refusals for _, refusals in refused), f"not claimed, with slots left: {refused}"
+        waits = [[wait for _, wait in refusals.values()] for _, refusals in refused]
+        known = [max(wait for wait in found if wait is not None) for found in waits if None not in found]
+        if by_claims:
+            assert not known or (wait_ms is not None and wait_ms <= min(known)), f"wakes after {wait_ms}, not {known}"
+        else:
+            assert wait_ms == min(known, default=None), f"wakes after {wait_ms}, not {known}"
+
+    def _is_full(self, item: Item, now: int) -> bool:
+        """Whether the limit of an item's tenant leaves no room for it."""
+        limit = self.claim_limits.get(self.tenant(item))
+        return item.key.stage in GENERATION and limit is not None and self.in_flight(self.tenant(item), now) >= limit
+
+    def _refusals(self, item: Item, now: int) -> dict[str, Refusal]:
+        """Why quotas refuse an item, by their scopes."""
+        if item.key.stage not in GENERATION:
+            return {}
+        job, leases = self.jobs[item.key.job_id], self.leases(now)
+        return self.quotas.refusals(job.job_id, item.key.stage, job.scopes.values(), leases, now, lenient=False)
+
+    def leases(self, now: int) -> dict[str, int]:
+        """When the live leases end, by their tokens."""
+        return {
+            item.token: item.lease_until
+            for item in self.items()
+            if item.token is not None and item.lease_until is not None and item.lease_until > now
+        }
+
+    def hold(self, job: Job, stage: Stage, now: int) -> Hold | None:
+        return self.quotas.hold(job.job_id, stage, job.scopes.values(), self.leases(now), now)
+
+    def _provider(self, claim: Claim) -> str:
+        """The provider of which the end of an attempt tells something."""
+        reserved = self.quotas.reserved.get(claim.token)
+        called = reserved.scopes.get("provider") if reserved is not None else None
+        return called or self.jobs[claim.key.job_id].scopes["provider"]
+
+    def _lose(self, item: Item, outcome: AttemptOutcome, now: int, error_code: str) -> None:
+        item.tries[-1].lose(outcome, now, error_code)
+        self.quotas.keep(item.tries[-1].token)
 
     def in_flight(self, tenant: str, now: int) -> int:
         """How many live leases a tenant has where its limit counts."""
@@ -334,9 +439,14 @@ class Model:
                 accepted.append(offer)
             if attempt is not None and not before:
                 outcome = AttemptOutcome.ACCEPTED if landed else AttemptOutcome.STALE
-                attempt.end(outcome, now, None if landed else "stale_claim", digest)
+                attempt.end(outcome, now, None if landed else "stale_claim", digest, offer.usage.cost_micros)
         for failed, decision in failures:
             landings[failed.claim.token] = self._failed(failed, decision, worker, now)
+        told: list[tuple[Offer | FailedAttempt, RetryDecision | None]] = [
+            *((offer, None) for offer in offers),
+            *failures,
+        ]
+        self.quotas.ended(told, {one.claim.token: self._provider(one.claim) for one, _ in told}, now)
         for offer in accepted:
             self._landed(offer, worker, now)
         for job_id in sorted({offer.claim.key.job_id for offer in accepted}):
@@ -353,7 +463,7 @@ class Model:
             self._log_item(item, WorkState.RUNNING, failed.error_code, worker, now)
         attempt = item.attempt_of(claim.token)
         if attempt is not None:
-            attempt.end(failed.outcome, now, failed.error_code)
+            attempt.end(failed.outcome, now, failed.error_code, cost=failed.usage.cost_micros)
         return Landing.ACCEPTED if landed else Landing.STALE
 
     def _landed(self, offer: Offer, worker: str, now: int) -> None:
@@ -362,16 +472,24 @@ class Model:
             count = len(offer.parsed.normative)
             self._open(job, Stage.RETRIEVE, [DOCUMENT_ITEM])
             self._open(job, Stage.GENERATE_RULES, [item_key(number, count) for number in range(1, count + 1)])
-            self._move(job, JobState.RETRIEVING, "parsed", worker, now)
+            job.parsed = sha256_hex(offer.parsed.canonical_text)
+            if job.state is JobState.EXTRACTING:
+                self._move(job, JobState.RETRIEVING, "parsed", worker, now)
         elif offer.claim.key.stage is Stage.VALIDATE:
-            job.passed = bool(offer.passed)
-            if offer.passed and offer.action_set is not None:
-                job.action_set = offer.action_set
-                for proposed in json.loads(offer.action_set)["actions"]:
-                    kind = proposed["kind"]
-                    key = f"{kind}:{job.job_id}:{job.digest}"
-                    job.actions[key] = Action(key=key, kind=kind)
-                self._move(job, JobState.AWAITING_CONFIRMATION, "validated", worker, now)
+            if not offer.passed or offer.action_set is None:
+                job.passed = False
+                return
+            job.sets.append(offer.action_set)
+            for proposed in json.loads(offer.action_set)["actions"]:
+                kind, digest = proposed["kind"], sha256_hex(offer.action_set)
+                key = f"{kind}:{job.job_id}:{digest}"
+                job.actions[key] = Action(key=key, kind=kind, digest=digest)
+            if job.state is JobState.VALIDATING:
+                self._show_action_set(job, worker, now)
+
+    def _show_action_set(self, job: Job, actor: str, now: int) -> None:
+        job.passed, job.action_set = True, job.sets[-1]
+        self._move(job, JobState.AWAITING_CONFIRMATION, "validated", actor, now)
 
     def _advance(self, job: Job, worker: str, now: int) -> None:
         while job.state in NEXT_STAGE:
@@ -448,13 +566,12 @@ class Model:
         for item in unfinished:
             before, lease = item.state, item.lease_until
             if before is WorkState.RUNNING and lease is not None:
-                last = item.tries[-1]
-                in_flight += int(lease > now and last.outcome is None)
+                in_flight += int(lease > now and item.tries[-1].outcome is None)
                 if lease > now:
-                    last.lose(AttemptOutcome.CANCELLED, now, cause)
+                    self._lose(item, AttemptOutcome.CANCELLED, now, cause)
                 else:
                     # A lease that passed unnoticed is still a crash.
-                    last.lose(AttemptOutcome.CRASHED, now, "lease_expired")
+                    self._lose(item, AttemptOutcome.CRASHED, now, "lease_expired")
             item.free(WorkState.CANCELLED, item.error_code)
             self._log_item(item, before, cause, actor, now)
         return Cancellation(items=len(unfinished), in_flight=in_flight)
@@ -469,7 +586,7 @@ class Model:
         if job.state is not JobState.AWAITING_CONFIRMATION:
             return None
         job.decision = "confirmed"
-        for action in job.actions.values():
+        for action in self._shown(job):
             self._move_action(job, action, ActionState.CONFIRMED, "confirmed", actor, now)
         self._move(job, JobState.EXECUTING, "confirmed", actor, now)
         return True
@@ -482,7 +599,7 @@ class Model:
             return False
         if job.action_set is not None:
             job.decision = "rejected"
-            for action in job.actions.values():
+            for action in self._shown(job):
                 self._move_action(job, action, ActionState.FAILED, "failed", actor, now)
         job.end_reason = reason
         self._move(job, JobState.CANCELLED, "rejected", actor, now)
@@ -498,7 +615,7 @@ class Model:
     def action_claimed(self, job_id: int, token: str, by: Claimant, now: int) -> str | None:
         """Book the claim on the job's next action; return its key, or None where there is none to do."""
         job = self.jobs[job_id]
-        for _, action in sorted(job.actions.items()):
+        for _, action in sorted(job.actions.items() if job.state is JobState.EXECUTING else ()):
             lost = action.state is ActionState.EXECUTING and (action.lease_until or 0) <= now
             if action.state in (ActionState.CONFIRMED, ActionState.UNKNOWN) or lost:
                 self._move_action(job, action, ActionState.EXECUTING, "claimed", by.worker, now)
@@ -515,10 +632,18 @@ class Model:
         self._move_action(job, action, ActionState.DONE, "published", actor, now)
         action.free()
         action.receipt = receipt
-        if all(other.state is ActionState.DONE for other in job.actions.values()):
+        if job.state is JobState.EXECUTING:
+            self._complete_published(job, actor, now)
+        return True
+
+    def _complete_published(self, job: Job, actor: str, now: int) -> None:
+        if all(action.state is ActionState.DONE for action in self._shown(job)):
             job.end_reason = "published"
             self._move(job, JobState.COMPLETED, "published", actor, now)
-        return True
+
+    def _shown(self, job: Job) -> list[Action]:
+        """The actions of the set that the job shows."""
+        return [action for action in job.actions.values() if action.digest == job.digest]
 
     def action_released(self, claim: ActionClaim, *, error_code: str, actor: str, now: int) -> bool:
         job = self.jobs[claim.job_id]
@@ -541,7 +666,7 @@ class Model:
         ]
         spent = [item for item in held if is_spent(item)]
         for item in held:
-            item.tries[-1].lose(AttemptOutcome.CRASHED, now, "worker_lost")
+            self._lose(item, AttemptOutcome.CRASHED, now, "worker_lost")
             cause = "attempts_exhausted" if item in spent else "worker_lost"
             item.free(WorkState.FAILED if item in spent else WorkState.WAITING, cause)
             item.due = None if item in spent else now
@@ -555,10 +680,141 @@ class Model:
                     actions += 1
         return Freed(waiting=len(held) - len(spent), failed=len(spent), actions=actions)
 
+    # Decisions
+
+    def asked(self, job_id: int, found: Incompatibility, *, whoever_works: bool, actor: str, now: int) -> Asked:
+        job = self.jobs[job_id]
+        if job.ended or job.needs_decision:
+            return Asked(is_held=job.needs_decision)
+        last = self._last_lease(job, now)
+        if last is not None and not whoever_works:
+            return Asked(is_held=False, lease_until=last)
+        needed = Needed(reason=found, from_state=job.state, asked_by=actor)
+        before = job.needed[-1] if job.needed else None
+        # A provider's word is new each time.
+        is_new = found.part is Part.REPORTED_MODEL
+        if before is not None and before.choice is Choice.RETAIN and not is_new and _is_same(before.reason, found):
+            needed.choice, needed.by = before.choice, before.by
+        job.needed.append(needed)
+        self._move(job, JobState.NEEDS_DECISION, f"incompatible: {found.text}"[:200], actor, now)
+        return Asked(is_held=True)
+
+    def retained(self, job_id: int, *, resume: bool, actor: str, reason: str, now: int) -> Retained | None:
+        """Return what a retention answers; None where nothing is to be decided."""
+        job = self.jobs[job_id]
+        if not job.needs_decision:
+            return None
+        is_new = job.needed[-1].choice is None
+        if is_new:
+            job.needed[-1].choice, job.needed[-1].by = Choice.RETAIN, actor
+        if resume:
+            job.needed[-1].settled = True
+            self._go_back(job, job.needed[-1].from_state, f"retained: {reason}", actor, now)
+        elif is_new:
+            self._log_job(job, job.state, job.state, f"retained: {reason}", actor, now)
+        return Retained(is_new=is_new, is_resumed=resume)
+
+    def resumed(self, job_id: int, *, actor: str, now: int) -> bool:
+        job = self.jobs[job_id]
+        if not job.is_retained:
+            return False
+        job.needed[-1].settled = True
+        self._go_back(job, job.needed[-1].from_state, "honoured_again", actor, now)
+        return True
+
+    def migrated(
+        self, job_id: int, other: Behaviour, *, unreadable: Collection[Stage], actor: str, reason: str, now: int
+    ) -> str | None:
+        """Return the code of the refusal of a migration; None where it landed."""
+        job = self.jobs[job_id]
+        if not job.needs_decision:
+            return "nothing_to_decide"
+        needed = job.needed[-1]
+        if needed.from_state is JobState.EXECUTING:
+            return "migration_refused"
+        if self._last_lease(job, now) is not None:
+            return "in_flight"
+        accepted = {item.key.stage for item in job.items.values() if item.state is WorkState.SUCCEEDED}
+        if accepted & set(unreadable):
+            return "migration_refused"
+        if job.behaviour == other:
+            return "nothing_to_migrate"
+        job.behaviours.append((job.behaviour.digest, other.digest))
+        job.behaviour = other
+        needed.choice, needed.by, needed.settled = Choice.MIGRATE, actor, True
+        state = needed.from_state
+        if state in (JobState.AWAITING_CONFIRMATION, JobState.VALIDATING):
+            state = JobState.VALIDATING
+            validation = job.newest(Stage.VALIDATE)
+            if validation.output is not None:
+                # What an earlier validation found, and asked to be confirmed, holds no more.
+                for action in job.actions.values():
+                    if action.state is ActionState.PROPOSED:
+                        self._move_action(job, action, ActionState.FAILED, "job_migrated", actor, now)
+                job.action_set = job.passed = None
+                self._open(job, Stage.VALIDATE, [DOCUMENT_ITEM], validation.key.stage_version + 1)
+        self._go_back(job, state, f"migrated: {reason}", actor, now)
+        return None
+
+    def stopped(self, job_id: int, *, actor: str, reason: str, now: int) -> bool:
+        """Tell whether a job can be stopped, and book it if so."""
+        job = self.jobs[job_id]
+        if not job.needs_decision or job.begun:
+            return False
+        needed = job.needed[-1]
+        needed.choice, needed.by, needed.settled = Choice.STOP, actor, True
+        self._end_unfinished(job, "job_stopped", actor, now)
+        job.end_reason = reason
+        self._move(job, JobState.CANCELLED, "stopped", actor, now)
+        return True
+
+    def _go_back(self, job: Job, state: JobState, cause: str, actor: str, now: int) -> None:
+        """Send a job back, and open what outputs have opened that were accepted meanwhile."""
+        self._move(job, state, cause, actor, now)
+        if state is JobState.EXTRACTING and (output := job.newest(Stage.PARSE).output) is not None:
+            job.parsed = json.loads(output)["canonical_digest"]
+            self._move(job, JobState.RETRIEVING, "parsed", actor, now)
+        elif state is JobState.VALIDATING and any(it.state is ActionState.PROPOSED for it in job.actions.values()):
+            self._show_action_set(job, actor, now)
+        elif state is JobState.EXECUTING:
+            self._complete_published(job, actor, now)
+        self._advance(job, actor, now)
+
+    def _last_lease(self, job: Job, now: int) -> int | None:
+        items = [item.lease_until for item in job.items.values() if item.state is WorkState.RUNNING]
+        actions = [it.lease_until for it in job.actions.values() if it.state is ActionState.EXECUTING]
+        return max((at for at in (*items, *actions) if at is not None and at > now), default=None)
+
+    # Quotas
+
+    def limited(self, scope: str, owned: Collection[Job], changes: Mapping[str, int | None], now: int) -> None:
+        """Book other limits of a scope; a new one is charged with what its own jobs' calls have cost."""
+        if scope not in self.quotas.of:
+            spent = sum(one.cost for job in owned for item in job.items.values() for one in item.tries)
+            self.quotas.of[scope] = Quota(at=now, charged=spent)
+        self.quotas.of[scope].limit(changes, now)
+
+    def budget_spent(self, job_id: int, *, actor: str, now: int) -> bool:
+        """Tell whether a job ends because no budget covers its calls any more, and book it if so."""
+        job = self.jobs[job_id]
+        stage = next((it for it in GENERATION if JOB_STATE_OF_STAGE[it] is job.state), None)
+        hold = self.hold(job, stage, now) if stage is not None else None
+        if hold is None or hold.reason != "quota_budget" or hold.next_at is not None:
+            return False
+        self._end_unfinished(job, "budget_spent", actor, now)
+        job.end_reason = f"the budget of {hold.scope} is spent: it does not cover another call"
+        self._move(job, JobState.FAILED, "budget_spent", actor, now)
+        return True
+
     # The parts
 
     def item(self, key: WorkKey) -> Item:
-        return self.jobs[key.job_id].items[key.stage, key.item_key]
+        return self.jobs[key.job_id].items[key.stage, key.item_key, key.stage_version]
+
+    def newest(self, key: WorkKey) -> WorkKey:
+        """The key of an item's newest version; older ones are never touched again."""
+        found = [it for it in self.jobs[key.job_id].items.values() if _name(it.key) == _name(key)]
+        return max((it.key for it in found), key=lambda one: one.stage_version)
 
     def tenant(self, item: Item) -> str:
         return self.jobs[item.key.job_id].tenant
@@ -567,11 +823,11 @@ class Model:
         for job in self.jobs.values():
             yield from job.items.values()
 
-    def _open(self, job: Job, stage: Stage, keys: Sequence[str]) -> None:
+    def _open(self, job: Job, stage: Stage, keys: Sequence[str], version: int = STAGE_VERSION) -> None:
         for key in keys:
-            assert (stage, key) not in job.items
-            name = WorkKey(job_id=job.job_id, stage=stage, item_key=key)
-            job.items[stage, key] = Item(key=name, limit=self.attempt_limit)
+            assert (stage, key, version) not in job.items
+            name = WorkKey(job_id=job.job_id, stage=stage, item_key=key, stage_version=version)
+            job.items[stage, key, version] = Item(key=name, limit=self.attempt_limit)
 
     def _move(self, job: Job, after: JobState, cause: str, actor: str, now: int) -> None:
         assert not job.ended, f"{job.state} is final"
@@ -603,3 +859,11 @@ def can_be_claimed(item: Item, now: int) -> bool:
 
 def is_spent(item: Item) -> bool:
     return item.state is WorkState.RUNNING and len(item.tries) >= item.limit
+
+
+def _is_same(one: Incompatibility, other: Incompatibility) -> bool:
+    return (one.part, one.was) == (other.part, other.was)
+
+
+def _name(key: WorkKey) -> tuple[int, Stage, str]:
+    return key.job_id, key.stage, key.item_key

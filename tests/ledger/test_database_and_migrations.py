@@ -75,6 +75,30 @@ def test_the_databases_clock_is_in_milliseconds_of_now(ledger_url: str) -> None:
     assert abs(now - time.time() * 1_000) < 60_000
 
 
+def test_a_transaction_sees_what_was_committed_before_each_statement_whatever_the_servers_default_is(
+    ledger_url: str,
+) -> None:
+    """A barrier is passed by the last completion of a stage: it has to see the others', which it waited for."""
+    if ledger_url.startswith("sqlite"):
+        pytest.skip("SQLite has one writer at a time")
+    database = open_database(f"{ledger_url}?options=-c default_transaction_isolation=serializable")
+    with database.write() as connection:
+        isolation = connection.execute(sa.text("SHOW transaction_isolation")).scalar_one()
+    database.close()
+
+    assert isolation == "read committed"
+
+
+def test_a_newer_ledger_asks_for_the_release_that_made_it(ledger: Ledger) -> None:
+    with ledger.database.write() as connection:
+        connection.execute(sa.text("UPDATE rulegen_revision SET version_num = '9999'"))
+
+    with pytest.raises(LedgerError, match="newer release") as refused:
+        migrations.ensure_current(ledger.database)
+
+    assert refused.value.code == "ledger_revision"
+
+
 def test_a_migration_that_is_repeated_changes_nothing(ledger: Ledger) -> None:
     assert migrations.migrate(ledger.database) == (migrations.HEAD, migrations.HEAD)
     assert migrations.revision(ledger.database) == migrations.HEAD
