@@ -2,6 +2,9 @@
 
 from typing import TYPE_CHECKING, Final
 
+from rulegen_dagster.domain.canonical import canonical_json
+from rulegen_dagster.domain.states import Stage
+
 if TYPE_CHECKING:
     from rulegen_dagster.domain.rule import RuleOutput, SuiteOutput
 
@@ -22,3 +25,9 @@ def waived_suite(reason: str) -> "SuiteOutput":
     from rulegen_dagster.domain.rule import NoRuleDraft, SuiteOutput  # noqa: PLC0415
 
     return SuiteOutput(no_tests=NoRuleDraft(reason=WAIVED, detail=reason))
+
+
+def waived_output(stage: Stage, reason: str) -> str:
+    """Return the output of a waived clause's item of a generating stage, as it is stored."""
+    output = waived_suite(reason) if stage is Stage.GENERATE_TESTS else waived_rules(reason)
+    return canonical_json(output.model_dump(mode="json"))

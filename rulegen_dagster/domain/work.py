@@ -49,7 +49,8 @@ class Claim:
     key, stable over attempts; `attempt` counts from 1. `remaining_ms` is what the job's deadline and margin left for
     calls when the item was claimed (None: no deadline), which was at `claimed_s` of the worker's own monotonic clock.
     `repair` is what the attempt shall mend; empty unless it is a repair. `longer_answer` allows its answer more tokens
-    than usual: that much is reserved for it.
+    than usual: that much is reserved for it. `waived` is what a person said who waived the item's clause: nobody is to
+    be called for it any more.
     """
 
     key: WorkKey
@@ -65,6 +66,7 @@ class Claim:
     claimed_s: float = 0.0
     repair: tuple[Refusal, ...] = ()
     longer_answer: bool = False
+    waived: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

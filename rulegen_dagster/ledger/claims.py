@@ -154,7 +154,8 @@ class Claims:
         """Claim at most `len(tokens)` items: tenants by weight, their jobs alike, within a job in document order.
 
         An item whose lease passed with its attempts used up becomes `failed` instead, with a transition that says so.
-        One that would call a provider is claimed only where `quotas` has room for the call.
+        One that would call a provider is claimed only where `quotas` has room for the call. An item of a waived clause
+        calls nobody, and is claimed without either.
         """
         claims: list[Claim] = []
         if quotas.is_on and not PROVIDER_STAGES.isdisjoint(scope.stages):
@@ -253,6 +254,7 @@ class Claims:
                 claimed_s=claimant.monotonic_s,
                 repair=refusals_from_json(row.repair) if row.repair else (),
                 longer_answer=row.wants_longer_answer and taken.token not in bounded,
+                waived=row.waived,
             )
             for row, taken, has_landed in zip(rows, offered, verdicts, strict=False)
             if has_landed
@@ -301,7 +303,8 @@ def _admitted(
     """Return the rows that quotas have room for, each with the token of its place; pass over the jobs of the others."""
     admitted: list[Found] = []
     for row in quotas.order(rows):
-        if quotas.admits(row.job_id, stage, tokens[len(admitted)], longer=row.wants_longer_answer):
+        is_free = row.waived is not None
+        if is_free or quotas.admits(row.job_id, stage, tokens[len(admitted)], longer=row.wants_longer_answer):
             admitted.append(row)
         else:
             passed_over.add(row.job_id)
@@ -309,7 +312,7 @@ def _admitted(
 
 
 def _is_spent(row: Found) -> bool:
-    return row.state == WorkState.RUNNING and row.attempts >= row.attempt_limit
+    return row.state == WorkState.RUNNING and row.attempts >= row.attempt_limit and row.waived is None
 
 
 class _Taken(NamedTuple):

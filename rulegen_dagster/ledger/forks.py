@@ -2,7 +2,8 @@
 
 The successor has the same upload, the same frozen behaviour and the same limits, a new key and a new deadline. What the
 predecessor got accepted is accepted here from the start, under an attempt that names where it comes from, called nobody
-and cost nothing. All of it is one transaction of a fixed number of statements, however many items there are.
+and cost nothing. What is unfinished of a waived clause ends as the waiver would have ended it. All of it is one
+transaction of a fixed number of statements, however many items there are, beside those of what was waived.
 """
 
 from typing import Final
@@ -17,6 +18,7 @@ from rulegen_dagster.domain.quota import NO_QUOTA, QuotaLimits, full_bucket
 from rulegen_dagster.domain.quota_scope import QuotaScope, ScopeKind
 from rulegen_dagster.domain.retention import ContentKind
 from rulegen_dagster.domain.states import AttemptOutcome, JobState, Stage, WorkState
+from rulegen_dagster.ledger.behaviour_schema import job_behaviour
 from rulegen_dagster.ledger.database import Database, again_after_conflicts
 from rulegen_dagster.ledger.outbox import add_missing
 from rulegen_dagster.ledger.quota_rows import limits_of
@@ -34,6 +36,7 @@ from rulegen_dagster.ledger.schema import (
 )
 from rulegen_dagster.ledger.stages import Stages, log_job
 from rulegen_dagster.ledger.submissions import Accepted, create_job, place_in_trace, store_submission
+from rulegen_dagster.ledger.waivers import Waivers
 
 FORKED_STATES: Final = frozenset({JobState.FAILED, JobState.CANCELLED, JobState.EXPIRED})
 """The states of jobs that may have a successor of this kind: ended, without a result."""
@@ -50,6 +53,7 @@ class Forks:
         self._database = database
         self._stages = stages
         self._attempt_limit = attempt_limit
+        self._waivers = Waivers(database, stages)
 
     @again_after_conflicts
     def fork(
@@ -103,14 +107,17 @@ class Forks:
                 actor=actor,
             )
             place_in_trace(connection, now, new_id, traceparent)
+            _pass_changes_on(connection, job_id, new_id)
             _pass_quota_on(connection, now, job_id, new_id, name)
             self._stages.open_parse(connection, new_id)
             if self._inherit(connection, old, new_id, (Stage.PARSE,), actor):
                 self._take_over_clauses(connection, old, new_id, name, actor)
                 self._inherit(connection, old, new_id, (Stage.RETRIEVE, Stage.GENERATE_RULES), actor)
+                self._waivers.end_pending(connection, name, new_id)
                 # Opens the tests where every rule is there, and the validation where every test is.
                 self._stages.advance(connection, new_id, actor)
                 self._inherit(connection, old, new_id, (Stage.GENERATE_TESTS,), actor)
+                self._waivers.end_pending(connection, name, new_id)
                 self._stages.advance(connection, new_id, actor)
                 add_missing(connection, now, new_id)
             return Accepted(job_id=new_id, existing=False)
@@ -289,6 +296,19 @@ def _is_content_removed(connection: Connection, job_id: int) -> bool:
         removed_content.c.job_id == job_id, removed_content.c.kind != ContentKind.PROMPTS.value
     )
     return connection.execute(gone.limit(1)).first() is not None
+
+
+def _pass_changes_on(connection: Connection, old_id: int, new_id: int) -> None:
+    """Let the successor say how its behaviour came about: it takes over outputs that were made before the changes."""
+    kept = [column.name for column in job_behaviour.c if column.name != "job_id"]
+    connection.execute(
+        sa.insert(job_behaviour).from_select(
+            ["job_id", *kept],
+            sa.select(sa.literal(new_id), *(job_behaviour.c[column] for column in kept)).where(
+                job_behaviour.c.job_id == old_id
+            ),
+        )
+    )
 
 
 def _pass_quota_on(connection: Connection, now: sa.ColumnElement[int], old_id: int, new_id: int, name: JobName) -> None:

@@ -16,7 +16,7 @@ from rulegen_dagster.ledger.batch import batch, rows_of
 from rulegen_dagster.ledger.compiled import Query
 from rulegen_dagster.ledger.database import Database
 from rulegen_dagster.ledger.limits import ClaimLimits
-from rulegen_dagster.ledger.schema import job, tenant, work_item
+from rulegen_dagster.ledger.schema import job, tenant, waiver, work_item
 from rulegen_dagster.ledger.shares import Shares
 
 
@@ -34,6 +34,7 @@ class Found(NamedTuple):
     clause_ordinal: int | None
     partition_key: str | None
     repair: str | None
+    waived: str | None
     tenant: str
     submission_key: str
     deadline_at: int | None
@@ -191,6 +192,13 @@ def _of_many(dialect: str, now: sa.ColumnElement[int], claimable: sa.ColumnEleme
 def _columns(
     now: sa.ColumnElement[int], item: sa.FromClause, of_job: sa.FromClause, source: sa.FromClause
 ) -> sa.Select[Any]:
+    # A waiver that was given while somebody held the item is found by whoever takes it next, in this one statement.
+    waived = (
+        sa.select(waiver.c.reason)
+        .where(waiver.c.job_id == item.c.job_id, waiver.c.clause_ordinal == item.c.clause_ordinal)
+        .correlate(item)
+        .scalar_subquery()
+    )
     joined = source.join(of_job, of_job.c.job_id == item.c.job_id).join(tenant, tenant.c.tenant == of_job.c.tenant)
     return sa.select(
         item.c.job_id,
@@ -204,6 +212,7 @@ def _columns(
         item.c.clause_ordinal,
         item.c.partition_key,
         item.c.repair,
+        waived.label("waived"),
         of_job.c.tenant,
         of_job.c.submission_key,
         of_job.c.deadline_at,

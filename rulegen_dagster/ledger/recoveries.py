@@ -14,7 +14,7 @@ from rulegen_dagster.domain.failpoints import RECLAIM
 from rulegen_dagster.domain.states import ActionState, AttemptOutcome, WorkState
 from rulegen_dagster.ledger.claims import not_terminal
 from rulegen_dagster.ledger.database import Database, again_after_conflicts
-from rulegen_dagster.ledger.schema import action, attempt, transition, work_item
+from rulegen_dagster.ledger.schema import action, attempt, transition, waiver, work_item
 from rulegen_dagster.ledger.stages import LOGGED, log_actions
 
 WORKER_LOST = "worker_lost"
@@ -65,7 +65,12 @@ class Recoveries:
             )
 
     def _free_items(self, connection: Connection, workers: Collection[str], actor: str, after: WorkState) -> int:
-        now, is_spent = self._database.now, work_item.c.attempts >= work_item.c.attempt_limit
+        now = self._database.now
+        # What is left to do for a waived clause calls nobody, and needs no attempt to be left.
+        is_waived = sa.exists().where(
+            waiver.c.job_id == work_item.c.job_id, waiver.c.clause_ordinal == work_item.c.clause_ordinal
+        )
+        is_spent = sa.and_(work_item.c.attempts >= work_item.c.attempt_limit, ~is_waived)
         goes_on = after is WorkState.WAITING
         held = (
             sa.select(work_item.c.token)

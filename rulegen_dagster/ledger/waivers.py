@@ -1,8 +1,9 @@
 """Waivers: a named person's word that a clause needs no rule, and what it sets going.
 
 What is unfinished of the clause, and in nobody's hands, ends at once with the output "no rule: waived", under an
-attempt of its own that called nobody. A job that stands below its policy is validated again, as the next version of its
-validate item. All of it is one transaction, so that a job never has the one without the other.
+attempt of its own that called nobody. What a worker holds is left to it; whoever claims it after that worker is told
+(see `Claim.waived`), and offers the same output. A job that stands below its policy is validated again, as the next
+version of its validate item. All of it is one transaction, so that a job never has the one without the other.
 """
 
 from collections.abc import Sequence
@@ -13,19 +14,18 @@ from typing import Final
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from rulegen_dagster.domain.canonical import canonical_json, sha256_hex
+from rulegen_dagster.domain.canonical import sha256_hex
 from rulegen_dagster.domain.errors import InputError, StateError
 from rulegen_dagster.domain.failpoints import WAIVER
 from rulegen_dagster.domain.identity import JobName
 from rulegen_dagster.domain.states import AttemptOutcome, JobState, Stage, WorkState
-from rulegen_dagster.domain.waiver import WAIVED, waived_rules, waived_suite
+from rulegen_dagster.domain.waiver import WAIVED, waived_output
 from rulegen_dagster.domain.work import DOCUMENT_ITEM
 from rulegen_dagster.ledger.database import Database, again_after_conflicts
 from rulegen_dagster.ledger.outbox import add_missing
 from rulegen_dagster.ledger.schema import attempt, job, transition, waiver, work_item
 from rulegen_dagster.ledger.stages import Stages
 
-_OUTPUT_OF_STAGE = {Stage.GENERATE_RULES: waived_rules, Stage.GENERATE_TESTS: waived_suite}
 WAIVABLE_STATES: Final = (JobState.GENERATING_RULES, JobState.GENERATING_TESTS, JobState.VALIDATING)
 """The states of a job whose clauses can be waived: they are known, and nobody was asked to confirm without them yet."""
 
@@ -115,6 +115,20 @@ class Waivers:
                 self._log(connection, job_id, key, None, WorkState.PENDING, cause=why, actor=said.actor)
             return Waived(is_new=is_new, ended=tuple(Stage(item.stage) for item in free), validates_again=again)
 
+    def end_pending(self, connection: Connection, name: JobName, job_id: int) -> None:
+        """End what is pending of a job's waived clauses, in a transaction that nobody else knows the job in."""
+        pending = (
+            sa.select(work_item, waiver.c.actor, waiver.c.reason)
+            .join(
+                waiver,
+                sa.and_(waiver.c.job_id == work_item.c.job_id, waiver.c.clause_ordinal == work_item.c.clause_ordinal),
+            )
+            .where(work_item.c.job_id == job_id, work_item.c.state == WorkState.PENDING.value)
+            .order_by(work_item.c.stage, work_item.c.ordinal)
+        )
+        for item in connection.execute(pending).all():
+            self._end(connection, name, item, item.actor, item.reason)
+
     def _locked_items(
         self, connection: Connection, job_id: int, clause_ordinal: int
     ) -> Sequence[sa.Row[tuple[object, ...]]]:
@@ -164,9 +178,9 @@ class Waivers:
         self, connection: Connection, name: JobName, item: sa.Row[tuple[object, ...]], actor: str, reason: str
     ) -> None:
         """Take one item to `succeeded`, step by step, because the database knows no other way."""
-        now, stage = self._database.now, Stage(item.stage)
+        now = self._database.now
         key = (item.stage, item.item_key, item.stage_version)
-        output = canonical_json(_OUTPUT_OF_STAGE[stage](reason).model_dump(mode="json"))
+        output = waived_output(Stage(item.stage), reason)
         # Unique by itself: the item's whole identity, and an item is accepted once.
         token = f"{WAIVED}:{item.job_id}:{':'.join(map(str, key))}"
         steps = [

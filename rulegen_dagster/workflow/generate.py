@@ -25,6 +25,7 @@ from rulegen_dagster.domain.rule import NoRuleDraft, RuleOutput, SuiteOutput
 from rulegen_dagster.domain.states import AttemptOutcome, Stage, WorkState
 from rulegen_dagster.domain.text import printable
 from rulegen_dagster.domain.vocabulary import Vocabulary
+from rulegen_dagster.domain.waiver import waived_output
 from rulegen_dagster.domain.work import Claim, FailedAttempt, Offer, Usage
 from rulegen_dagster.providers.port import ANSWER_PROBLEMS, Provider, ProviderReply, ProviderRequest
 from rulegen_dagster.rules.drafts import read_rules_draft, read_tests_draft
@@ -99,6 +100,8 @@ class Generation:
         """Make one attempt. Whatever the provider does becomes a result; only a defect of ours raises."""
         material = await self._of_job(claim.key.job_id)
         stage = claim.key.stage
+        if claim.waived is not None:
+            return Offer(claim=claim, output=waived_output(stage, claim.waived))
         if stage is Stage.GENERATE_TESTS and claim.key.item_key in await self._ruleless(claim.key.job_id):
             nothing = SuiteOutput(no_tests=NoRuleDraft(reason=NO_RULE_NO_TESTS))
             return Offer(claim=claim, output=canonical_json(nothing.model_dump(mode="json")))

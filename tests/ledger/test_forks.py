@@ -1,10 +1,12 @@
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 import sqlalchemy as sa
 
 from rulegen_dagster.domain import failpoints
+from rulegen_dagster.domain.behaviour import FrozenBehaviour, Incompatibility, Part
 from rulegen_dagster.domain.errors import LedgerError, StateError, SubmissionConflictError
 from rulegen_dagster.domain.quota import UNIT
 from rulegen_dagster.domain.quota_scope import QuotaScope
@@ -16,7 +18,7 @@ from rulegen_dagster.ledger.schema import attempt as attempt_table
 from rulegen_dagster.ledger.schema import outbox
 from rulegen_dagster.ledger.store import Ledger
 from rulegen_dagster.ledger.submissions import Accepted
-from tests.ledger.conftest import ALL, MakeJob, claim, complete, parsed_spec, stage_scope, submission
+from tests.ledger.conftest import ALL, MakeJob, behaviour, claim, complete, parsed_spec, stage_scope, submission
 from tests.ledger.test_cancellations import ACTION_SET, GIVE_UP, cancel, fail, offer, states
 
 RULES, TESTS = Stage.GENERATE_RULES, Stage.GENERATE_TESTS
@@ -173,6 +175,48 @@ def test_the_successor_of_a_job_without_limits_has_none(ledger: Ledger, make_job
     fork(ledger, half_done(ledger, make_job))
 
     assert ledger.quotas.list() == ()
+
+
+def migrate(ledger: Ledger, job_id: int, release: str) -> None:
+    ledger.decisions.ask(job_id, Incompatibility(part=Part.OUTPUT_SCHEMA, was="s", now="t"), actor="release 2")
+    frozen = FrozenBehaviour(behaviour=replace(behaviour(), application_release=release))
+    ledger.decisions.migrate(job_id, frozen, actor="boss", reason=f"to {release}")
+
+
+def test_a_successor_says_how_its_predecessor_came_to_the_behaviour_that_both_have(
+    ledger: Ledger, make_job: MakeJob, clock: ManualClock
+) -> None:
+    old_id = make_job(2)
+    complete(ledger, offer(claim(ledger, stage_scope(RULES, old_id))[0]))
+    for release in ("1", "2"):
+        clock.now_ms += 5_000
+        migrate(ledger, old_id, release)
+    cancel(ledger, old_id)
+    clock.now_ms += 5_000
+
+    new_id = fork(ledger, old_id).job_id
+
+    changes = ledger.behaviours.changes(new_id)
+    assert changes == ledger.behaviours.changes(old_id)
+    assert [(change.actor, change.reason) for change in changes] == [("boss", "to 1"), ("boss", "to 2")]
+    assert changes[-1].to_digest == ledger.reads.job_by_id(new_id).behaviour_digest
+
+
+def test_a_successor_of_a_successor_says_every_change_and_a_further_one_of_its_own(
+    ledger: Ledger, make_job: MakeJob
+) -> None:
+    first = make_job(2)
+    migrate(ledger, first, "1")
+    cancel(ledger, first)
+    second = fork(ledger, first, "second").job_id
+    migrate(ledger, second, "2")
+    cancel(ledger, second)
+
+    third = fork(ledger, second, "third").job_id
+    migrate(ledger, third, "3")
+
+    assert [len(ledger.behaviours.changes(job_id)) for job_id in (first, second, third)] == [1, 2, 3]
+    assert [change.reason for change in ledger.behaviours.changes(third)] == ["to 1", "to 2", "to 3"]
 
 
 def test_the_same_fork_again_is_the_same_successor_also_at_once(ledger: Ledger, make_job: MakeJob) -> None:

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from rulegen_dagster.domain import failpoints
 from rulegen_dagster.domain.errors import InputError, LedgerError, StateError
+from rulegen_dagster.domain.quota_scope import QuotaScope
 from rulegen_dagster.domain.retry import RetryDecision
 from rulegen_dagster.domain.states import AttemptOutcome, JobState, Stage, WorkState
 from rulegen_dagster.domain.work import Claim, FailedAttempt, Landing, Offer
@@ -340,6 +341,132 @@ def test_a_successor_of_a_job_validated_twice_begins_with_the_first_version(ledg
     new_id = ledger.forks.fork(job_id, "next", deadline_ms=60_000, actor="bob").job_id
 
     assert [(i.key.stage_version, i.state) for i in ledger.reads.items(new_id, VALIDATE)] == [(1, WorkState.PENDING)]
+
+
+def test_what_was_in_flight_of_a_waived_clause_ends_in_the_successor_as_the_waiver_would_have_ended_it(
+    ledger: Ledger, make_job: MakeJob
+) -> None:
+    job_id = make_job(2)
+    claim(ledger, stage_scope(RULES, job_id))
+    waive(ledger, job_id, 0)
+    ledger.cancellations.cancel(job_id, actor="ann", reason="r")
+
+    new_id = ledger.forks.fork(job_id, "next", deadline_ms=60_000, actor="bob").job_id
+
+    first, second = ledger.reads.items(new_id, RULES)
+    (attempt,) = ledger.reads.attempts(new_id, first.key)
+    moves = [
+        (row["from_state"], row["to_state"], row["cause"], row["actor"])
+        for row in audit_job(ledger.database, new_id)["transition"]
+        if row["subject_key"] == first.key.item_key
+    ]
+    assert (first.state, second.state) == (WorkState.SUCCEEDED, WorkState.PENDING)
+    assert json.loads(str(first.output))["no_rule"] == {"reason": "waived", "detail": "guidance"}
+    assert (attempt.outcome, attempt.worker, attempt.provider_called) == (AttemptOutcome.ACCEPTED, "ann", False)
+    assert attempt.inherited_from is None
+    assert moves == [
+        ("pending", "running", "waived: guidance", "ann"),
+        ("running", "succeeded", "waived: guidance", "ann"),
+    ]
+
+
+def test_the_tests_of_a_waived_clause_end_in_the_successor_too_and_open_what_is_next(
+    ledger: Ledger, make_job: MakeJob
+) -> None:
+    job_id = make_job(2)
+    complete(ledger, *map(offer, claim(ledger, stage_scope(RULES, job_id), ALL)))
+    _, second = claim(ledger, stage_scope(TESTS, job_id), ALL)
+    waive(ledger, job_id, 0)
+    complete(ledger, offer(second))
+    ledger.cancellations.cancel(job_id, actor="ann", reason="r")
+
+    new_id = ledger.forks.fork(job_id, "next", deadline_ms=60_000, actor="bob").job_id
+
+    assert states(ledger, new_id, TESTS) == [WorkState.SUCCEEDED] * 2
+    assert json.loads(str(ledger.reads.items(new_id, TESTS)[0].output))["no_tests"]["reason"] == "waived"
+    assert ledger.reads.job_by_id(new_id).state is JobState.VALIDATING
+    _sound(ledger, new_id)
+
+
+def _lease_expired(ledger: Ledger, held: Claim, clock: ManualClock) -> None:
+    clock.now_ms += held.lease_until
+
+
+def _worker_lost(ledger: Ledger, held: Claim, clock: ManualClock) -> None:
+    assert held.token
+    clock.now_ms += 1
+    ledger.recoveries.free([ALICE.worker], actor="bob")
+
+
+def _retry_due(ledger: Ledger, held: Claim, clock: ManualClock) -> None:
+    fail(ledger, held, RetryDecision(state=WorkState.WAITING, delay_ms=5, consumes_budget=True))
+    clock.now_ms += 5
+
+
+FREED = pytest.mark.parametrize("free", [_lease_expired, _worker_lost, _retry_due])
+
+
+@FREED
+def test_a_claim_of_what_is_free_again_says_that_its_clause_was_waived(
+    ledger: Ledger, make_job: MakeJob, clock: ManualClock, free: Callable[[Ledger, Claim, ManualClock], None]
+) -> None:
+    job_id = make_job(2)
+    (held,) = claim(ledger, stage_scope(RULES, job_id))
+    waive(ledger, job_id, 0)
+    free(ledger, held, clock)
+
+    claims = claim(ledger, stage_scope(RULES, job_id), ALL, claimant=BOB)
+    with_others = claim(ledger, stage_scope(RULES), ALL, claimant=BOB)
+
+    assert [(one.clause_ordinal, one.attempt, one.waived) for one in claims] == [(0, 2, "guidance"), (1, 1, None)]
+    assert with_others == ()
+
+
+def test_a_claim_from_several_jobs_knows_the_waivers_of_each(
+    ledger: Ledger, make_job: MakeJob, clock: ManualClock
+) -> None:
+    waived_job, other_job = make_job(1, key="a"), make_job(1, key="b")
+    (held,) = claim(ledger, stage_scope(RULES, waived_job))
+    waive(ledger, waived_job, 0)
+    clock.now_ms += held.lease_until
+
+    claims = claim(ledger, stage_scope(RULES), ALL, claimant=BOB)
+
+    assert {one.key.job_id: one.waived for one in claims} == {waived_job: "guidance", other_job: None}
+
+
+@pytest.mark.parametrize("free", [_lease_expired, _worker_lost])
+def test_a_waived_item_whose_last_attempt_was_lost_can_still_be_ended(
+    ledger: Ledger, make_job: MakeJob, clock: ManualClock, free: Callable[[Ledger, Claim, ManualClock], None]
+) -> None:
+    job_id = make_job(1)
+    held = claim(ledger, stage_scope(RULES, job_id))[0]
+    for _ in range(held.attempt_limit - 1):
+        clock.now_ms += held.lease_until
+        (held,) = claim(ledger, stage_scope(RULES, job_id))
+    waive(ledger, job_id, 0)
+    free(ledger, held, clock)
+
+    (last,) = claim(ledger, stage_scope(RULES, job_id), claimant=BOB)
+    complete(ledger, offer(last), claimant=BOB)
+
+    assert (held.attempt, last.attempt, last.waived) == (held.attempt_limit, held.attempt_limit + 1, "guidance")
+    assert states(ledger, job_id, RULES) == [WorkState.SUCCEEDED]
+    _sound(ledger, job_id)
+
+
+def test_what_is_waived_needs_no_quota(ledger: Ledger, make_job: MakeJob, clock: ManualClock) -> None:
+    job_id = make_job(2)
+    (held,) = claim(ledger, stage_scope(RULES, job_id))
+    waive(ledger, job_id, 0)
+    clock.now_ms += held.lease_until
+    ledger.quotas.set(QuotaScope.of_job(ledger.reads.job_by_id(job_id).name), {"concurrency": 0})
+
+    claims = claim(ledger, stage_scope(RULES, job_id), ALL, claimant=BOB)
+    landings = complete(ledger, *map(offer, claims), claimant=BOB)
+
+    assert [one.clause_ordinal for one in claims] == [0]
+    assert set(landings.values()) == {Landing.ACCEPTED}
 
 
 def test_a_waiver_is_a_commit_that_a_process_can_die_at(ledger: Ledger, make_job: MakeJob) -> None:

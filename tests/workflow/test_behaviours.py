@@ -38,6 +38,7 @@ from rulegen_dagster.workflow.documents import NotReady, accept, prepare
 from rulegen_dagster.workflow.drive import drive, generate
 from rulegen_dagster.workflow.engine import Engine, offer_directly
 from rulegen_dagster.workflow.explain import reason_of, status_report
+from rulegen_dagster.workflow.forks import fork_job
 from rulegen_dagster.workflow.frozen import freeze, frozen_policy, frozen_vocabulary
 from rulegen_dagster.workflow.generate import Generation
 from rulegen_dagster.workflow.partitions import KeyState, drain_keys
@@ -343,6 +344,26 @@ def test_a_migrated_job_keeps_what_is_accepted_and_does_the_rest_in_the_new_way(
     (change,) = status_report(after, finished)["behaviour_changes"]
     assert content["behaviour"] == change["to_digest"] == finished.behaviour_digest
     assert (change["from_digest"], change["reason"]) == (job.behaviour_digest, "the new schema reads the old one")
+    assert "behaviour_changes.json" in content["files"]
+
+
+def test_the_successor_of_a_migrated_job_publishes_how_its_behaviour_came_about(
+    runtime: Runtime, other_schema: Callable[..., None]
+) -> None:
+    before, after = release(runtime), release(runtime, NEW)
+    job = opened(before, 2)
+    some_rules(before, job, 1)
+    other_schema(reads=frozenset({job.behaviour["output_schema"]}))
+    finish(after, job)
+    decide.decide(after, job, Choice.MIGRATE, actor="ann", reason="the new schema reads the old one")
+    runtime.ledger.cancellations.cancel(job.job_id, actor="ann", reason="r")
+
+    successor = finish(after, fork_job(after, job, "next", deadline_ms=None, actor="bob").job)
+
+    content = json.loads(runtime.ledger.reads.action_set(successor.job_id, str(successor.action_set_digest)))
+    (change,) = status_report(after, successor)["behaviour_changes"]
+    assert (change["from_digest"], change["to_digest"]) == (job.behaviour_digest, successor.behaviour_digest)
+    assert (change["actor"], change["reason"]) == ("ann", "the new schema reads the old one")
     assert "behaviour_changes.json" in content["files"]
 
 

@@ -8,17 +8,20 @@ from pathlib import Path
 import pytest
 
 from rulegen_dagster.domain.errors import InputError, StateError
-from rulegen_dagster.domain.states import JobState, Stage
+from rulegen_dagster.domain.states import AttemptOutcome, JobState, Stage
+from rulegen_dagster.ledger.claims import Scope
 from rulegen_dagster.ledger.database import ManualClock
 from rulegen_dagster.settings import Settings
 from rulegen_dagster.workflow.bundle import accepted_report, report_of
 from rulegen_dagster.workflow.decide import confirm, waive
+from rulegen_dagster.workflow.drive import generate
 from rulegen_dagster.workflow.explain import status_report
+from rulegen_dagster.workflow.forks import fork_job
 from rulegen_dagster.workflow.publish import Published, publish
 from rulegen_dagster.workflow.review import review_report
 from rulegen_dagster.workflow.runtime import Runtime, open_runtime
 from rulegen_dagster.workflow.why import why_report
-from tests.workflow.conftest import finish, journal, policy, scripted, submit
+from tests.workflow.conftest import OTHER, finish, journal, open_rules, policy, scripted, submit
 
 MIXED = b"Meals are limited to $50 per day.\n\nCoffee must stay hot.\n\nTea shall be offered kindly.\n"
 FAILS = [{"do": "error", "kind": "permanent"}]
@@ -175,6 +178,50 @@ def test_a_clause_waived_before_its_tests_are_made_is_not_called_for(runtime: Ru
     finish(runtime, job)
 
     assert {call.split("/")[0] for call in journal(runtime)} == {"generate_rules"}
+
+
+@pytest.mark.parametrize("stage", [Stage.GENERATE_RULES, Stage.GENERATE_TESTS])
+def test_a_clause_waived_while_its_call_is_in_flight_is_not_called_for_again_when_the_worker_is_lost(
+    runtime: Runtime, clock: ManualClock, stage: Stage
+) -> None:
+    runtime = scripted(runtime, {})
+    job = open_rules(runtime, policy(2))
+    if stage is Stage.GENERATE_TESTS:
+        generate(runtime, Scope(stages=(Stage.GENERATE_RULES,), job_ids=(job.job_id,)), observe=lambda _outcome: None)
+    with runtime.ledger.turn(OTHER) as turn:
+        (held,) = turn.claim(Scope(stages=(stage,), job_ids=(job.job_id,)), ["lost"])
+    waive(runtime, job, "rule-01", actor="ann", reason="guidance")
+    clock.now_ms += OTHER.lease_ms
+
+    job = finish(runtime, runtime.ledger.reads.job_by_id(job.job_id))
+    path = _published(runtime, job.job_id)
+
+    first = runtime.ledger.reads.items(job.job_id, stage)[0]
+    output = json.loads(str(first.output))
+    attempts = runtime.ledger.reads.attempts(job.job_id, first.key)
+    assert held.key == first.key
+    assert not [call for call in journal(runtime) if call.startswith(f"{stage}/rule-01/")]
+    assert (output.get("no_rule") or output["no_tests"]) == {"reason": "waived", "detail": "guidance"}
+    assert [(one.outcome, one.provider_called) for one in attempts] == [
+        (AttemptOutcome.CRASHED, True),
+        (AttemptOutcome.ACCEPTED, False),
+    ]
+    assert [rule["id"] for rule in json.loads((path / "rules.json").read_bytes())["rules"]] == ["rule-02"]
+
+
+def test_a_successor_does_not_call_for_a_clause_waived_while_its_call_was_in_flight(runtime: Runtime) -> None:
+    runtime = scripted(runtime, {})
+    job = open_rules(runtime, policy(2))
+    with runtime.ledger.turn(OTHER) as turn:
+        turn.claim(Scope(stages=(Stage.GENERATE_RULES,), job_ids=(job.job_id,)), ["lost"])
+    waive(runtime, job, "rule-01", actor="ann", reason="guidance")
+    runtime.ledger.cancellations.cancel(job.job_id, actor="ann", reason="r")
+
+    successor = fork_job(runtime, job, "next", deadline_ms=None, actor="ann").job
+    successor = finish(runtime, successor)
+
+    assert successor.state is JobState.AWAITING_CONFIRMATION
+    assert [call.split("/")[1] for call in journal(runtime)] == ["rule-02", "rule-02"]
 
 
 @pytest.mark.parametrize("clause", ["rule-02", "1"])
