@@ -81,7 +81,7 @@ def list_jobs(
             print_json({"jobs": reports})
             return
         if not reports:
-            out().print(f"no jobs yet in {opened.settings.home_path}; 'rulegen run FILE' makes one")
+            out().print(plain(f"no jobs yet in {_place(opened)}; 'rulegen run FILE' makes one"))
             return
         columns = ("job", "state", "rules", "provider_calls")
         widths = {name: max(len(name), *(len(str(report[name])) for report in reports)) for name in columns}
@@ -90,6 +90,15 @@ def list_jobs(
         for report in reports:
             cells = [*(str(report[name]).ljust(widths[name]) for name in columns), report["reason"]]
             out().print(plain("  ".join(cells)))
+
+
+def _place(opened: Runtime) -> str:
+    """Return where the jobs are kept, without what may be secret in a URL."""
+    if opened.settings.database_url is None:
+        return str(opened.settings.home_path)
+    url = opened.ledger.database.engine.url
+    server = f" on {url.host}" + (f":{url.port}" if url.port else "") if url.host else ""
+    return f"the ledger {url.database}{server}"
 
 
 def _line(opened: Runtime, job_id: int) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import io
 import sys
 from collections.abc import Iterator, Mapping
 from importlib import import_module
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperGroup
@@ -87,8 +87,21 @@ app = _group(
 )
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        # It reads the installed packages' data, for which no other command waits.
+        from importlib.metadata import version  # noqa: PLC0415 (as said)
+
+        typer.echo(f"rulegen {version('rulegen-dagster')}")
+        raise typer.Exit
+
+
 @app.callback()
-def _rulegen() -> None:
+def _rulegen(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
     """Make the app a group, whatever it holds by itself."""
 
 
@@ -98,4 +111,11 @@ def main() -> None:
         # A policy's typographic quotes must not end the command where the terminal knows ASCII only.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    app()
+    try:
+        app()
+    except OSError as error:
+        from rulegen_dagster.cli.output import tell_of_standard_output  # noqa: PLC0415 (the help needs none of it)
+
+        if not tell_of_standard_output(error):
+            raise
+        sys.exit(1)

@@ -1,7 +1,9 @@
 """Output: JSON for machines, plain text for people, colours only on a terminal, errors in one shape."""
 
+import codecs
 import getpass
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +15,7 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.text import Text
 
+from rulegen_dagster.domain import failpoints
 from rulegen_dagster.domain.errors import InputError, RulegenError
 from rulegen_dagster.domain.text import printable
 from rulegen_dagster.settings import Settings
@@ -26,17 +29,22 @@ _P = ParamSpec("_P")
 
 def print_json(value: Any) -> None:
     """Print one JSON document on standard output; what could steer a terminal is escaped, in a way that JSON reads."""
-    _write(json_text(value))
+    write_line(json_text(value, ascii_only=_takes_ascii_only()))
 
 
 def print_json_line(value: Any) -> None:
     """Print one JSON document on a line of its own, as one of many; escaped like `print_json`."""
-    _write(_safe(json.dumps(value, ensure_ascii=False)))
+    write_line(_safe(json.dumps(value, ensure_ascii=_takes_ascii_only())))
 
 
-def json_text(value: Any) -> str:
+def json_text(value: Any, *, ascii_only: bool = False) -> str:
     """Return the document that `print_json` prints."""
-    return _safe(json.dumps(value, indent=2, ensure_ascii=False))
+    return _safe(json.dumps(value, indent=2, ensure_ascii=ascii_only))
+
+
+def _takes_ascii_only() -> bool:
+    # What another encoding lacks would be replaced by an escape of Python's, which JSON does not know.
+    return codecs.lookup(sys.stdout.encoding or "utf-8").name != "utf-8"
 
 
 def _safe(text: str) -> str:
@@ -45,7 +53,8 @@ def _safe(text: str) -> str:
     )
 
 
-def _write(text: str) -> None:
+def write_line(text: str) -> None:
+    """Write a text on standard output at once, with the end of its line."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
@@ -89,13 +98,21 @@ def actor() -> str:
 def settings() -> Settings:
     """Return what the environment decides. Raises `InputError` that names the variable which cannot be used."""
     try:
-        return Settings()
+        read = Settings()
+        # A relative home counts from the current folder, which somebody may have removed.
+        _ = read.home_path
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         name = "_".join(["RULEGEN", *(str(part) for part in first["loc"])]).upper()
         raise InputError(
             f"the environment variable {name} cannot be used: {first['msg']}", code="invalid_settings"
         ) from None
+    except FileNotFoundError:
+        raise InputError(
+            "the current folder is gone; go to another, or give RULEGEN_HOME as an absolute path",
+            code="no_current_folder",
+        ) from None
+    return read
 
 
 @contextmanager
@@ -114,12 +131,36 @@ def reports_errors(command: Callable[_P, None]) -> Callable[_P, None]:
     @wraps(command)
     def wrapped(*args: _P.args, **kwargs: _P.kwargs) -> None:
         try:
+            failpoints.check()
             command(*args, **kwargs)
         except RulegenError as error:
             if kwargs.get("json_output"):
                 print_json({"error": {"code": error.code, "message": error.message}})
             else:
-                err().print(Text("error: ", style="bold red"), plain(f"{error.message} [{error.code}]"), sep="")
+                _tell(error)
             raise typer.Exit(1) from error
 
     return wrapped
+
+
+def _tell(error: RulegenError) -> None:
+    err().print(Text("error: ", style="bold red"), plain(f"{error.message} [{error.code}]"), sep="")
+
+
+def tell_of_standard_output(error: OSError) -> bool:
+    """Tell on standard error that standard output takes nothing more; False where the error is another's."""
+    if error.filename is not None:
+        return False
+    try:
+        # An unbuffered stream holds nothing that could fail again; before a traceback, an empty line does no harm.
+        sys.stdout.write("\n")
+        sys.stdout.flush()
+    except OSError:
+        # Nor is it tried once more when the process ends.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+        problem = f"standard output cannot be written: {error.strerror}; free some space, or send it elsewhere"
+        _tell(RulegenError(problem, code="output_not_writable"))
+        return True
+    return False

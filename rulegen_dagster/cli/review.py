@@ -1,7 +1,6 @@
 """`review`, `export`: what a person looks at before a confirmation, and takes along."""
 
 import json
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,10 +18,11 @@ from rulegen_dagster.cli.output import (
     print_json,
     reports_errors,
     runtime,
+    write_line,
 )
 from rulegen_dagster.domain.identity import DEFAULT_TENANT, JobName
 from rulegen_dagster.workflow.export import export_json, export_markdown, write_new
-from rulegen_dagster.workflow.review import review_report
+from rulegen_dagster.workflow.review import coverage_line, review_report
 
 
 class ExportFormat(StrEnum):
@@ -57,7 +57,7 @@ def export(
         ExportFormat, typer.Option("--format", help="json for machines, markdown for people.")
     ] = ExportFormat.MARKDOWN,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The file to write; without it, standard output.")
+        Path | None, typer.Option("--output", "-o", help="The file to write; - or none: standard output.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")] = False,
     tenant: TenantOption = DEFAULT_TENANT,
@@ -74,11 +74,16 @@ def export(
     """
     with runtime() as opened:
         found = opened.ledger.reads.job(JobName.parse(job, tenant=tenant))
-        as_json = format_ is ExportFormat.JSON or (json_output and output is None)
-        text = json_text(export_json(opened, found)) + "\n" if as_json else export_markdown(opened, found)
-    if output is None:
-        sys.stdout.write(text)
+        shown = output is None or output == Path("-")
+        as_json = format_ is ExportFormat.JSON or (json_output and shown)
+        content = export_json(opened, found) if as_json else export_markdown(opened, found)
+    if output is None or shown:
+        if isinstance(content, str):
+            write_line(content.removesuffix("\n"))
+        else:
+            print_json(content)
         return
+    text = content if isinstance(content, str) else json_text(content) + "\n"
     write_new(output, text, replace=force)
     if json_output:
         print_json({"job": str(found.name), "format": format_.value, "file": str(output), "bytes": len(text.encode())})
@@ -129,7 +134,8 @@ def _print_clause(console: Console, clause: dict[str, Any]) -> None:
             if entry["ordinal"] in rule["depends_on"]:
                 console.print(plain(f"    given clause {entry['ordinal']} ({entry['relation']}): “{entry['text']}”"))
     if clause["no_rule"]:
-        console.print(plain(f"  no rule: {clause['no_rule']['reason']}", "yellow"))
+        detail = f" ({clause['no_rule']['detail']})" if clause["no_rule"]["detail"] else ""
+        console.print(plain(f"  no rule: {clause['no_rule']['reason']}{detail}", "yellow"))
     for fact in clause["proposed_facts"]:
         told = f"{fact['name']} ({fact['type']}): {fact['description']}"
         console.print(plain(f"  proposed fact, not in use: {told}", "yellow"))
@@ -160,14 +166,14 @@ def _print_quality(console: Console, report: dict[str, Any]) -> None:
     for lack in report["missing"]:
         console.print(plain(f"✗ {lack['code']}: {lack['message']}", "red"))
     if report["mutation"] and report["coverage"]:
-        mutation, coverage = report["mutation"], report["coverage"]
+        mutation = report["mutation"]
         console.print(
             plain(
                 f"{report['policy']}: mutation score {mutation['percent']} % ({mutation['survived']} of"
-                f" {mutation['mutants']} mutants survive), coverage {coverage['percent']} % of"
-                f" {coverage['normative']} clauses, {coverage['waived']} waived"
+                f" {mutation['mutants']} mutants survive)"
             )
         )
+        console.print(coverage_line(report["coverage"]))
 
 
 def _facts(facts: dict[str, Any]) -> str:

@@ -132,6 +132,8 @@ class _Switch:
     """What reaching a point does in this process; None almost always."""
 
     hook: Callable[[Failpoint], None] | None = None
+    refused: InputError | None = None
+    """Why this process could not be armed by its environment."""
 
 
 def reach(point: Failpoint) -> None:
@@ -179,7 +181,7 @@ def record() -> Counter[Failpoint]:
 
 def disarm() -> None:
     """Make every point inert again."""
-    _Switch.hook = None
+    _Switch.hook = _Switch.refused = None
 
 
 def arm_by_text(text: str) -> None:
@@ -194,5 +196,20 @@ def arm_by_text(text: str) -> None:
         ) from None
 
 
-if _text := os.environ.get(VARIABLE):
-    arm_by_text(_text)
+def check() -> None:
+    """Raise the `InputError` of a `RULEGEN_FAILPOINT` that could not be read when this process started."""
+    if _Switch.refused is not None:
+        raise _Switch.refused
+
+
+def _arm_by_environment() -> None:
+    # An import has nobody to tell: a command asks by `check`, and any other process is told at its first point.
+    if text := os.environ.get(VARIABLE):
+        try:
+            arm_by_text(text)
+        except InputError as error:
+            _Switch.refused = error
+            _Switch.hook = lambda _: check()
+
+
+_arm_by_environment()

@@ -7,7 +7,8 @@ import contextlib
 import json
 import os
 import re
-import tempfile
+import secrets
+import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +18,7 @@ from rulegen_dagster.domain.states import JobState, Stage
 from rulegen_dagster.domain.text import printable
 from rulegen_dagster.ledger.reads import JobRecord
 from rulegen_dagster.workflow.bundle import accepted_report, report_of
-from rulegen_dagster.workflow.review import review_report
+from rulegen_dagster.workflow.review import coverage_line, review_report
 from rulegen_dagster.workflow.runtime import Runtime
 
 EXPORT_FORMAT: Final = "rulegen-export/1"
@@ -27,6 +28,14 @@ _MARKUP = re.compile(r"([\\`*_{}\[\]<>#!|~&$^])")
 _FIRST = re.compile(r"^(\d*)([-+=:.)])")
 _ADDRESS = re.compile(r"@|://|^\W*www\.", re.IGNORECASE)
 _BACKTICKS = re.compile(r"`+")
+_KINDS: Final = {
+    stat.S_IFDIR: "folder",
+    stat.S_IFLNK: "symbolic link",
+    stat.S_IFIFO: "pipe",
+    stat.S_IFSOCK: "socket",
+    stat.S_IFCHR: "device",
+    stat.S_IFBLK: "device",
+}
 
 
 def export_json(runtime: Runtime, job: JobRecord) -> dict[str, Any]:
@@ -76,31 +85,52 @@ def export_markdown(runtime: Runtime, job: JobRecord) -> str:
 def write_new(path: Path, text: str, *, replace: bool) -> None:
     """Write a file at once or not at all.
 
-    Raises `InputError` where there is one already and `replace` is not set, and where it cannot be written.
+    A new file is made as the umask says; one that takes the place of another may be read and written by the same.
+    Raises `InputError` where there is one already and `replace` is not set, where something else than a regular file
+    is there, and where it cannot be written.
     """
     data = text.encode()
+    beside = path.parent / f".rulegen-{secrets.token_hex(8)}.partial"
     try:
-        number, name = tempfile.mkstemp(prefix=f".{path.name[:100]}.", suffix=".partial", dir=path.parent)
+        mode = _mode_of(path)
+        # Until it has its mode, nobody else reads what replaces a private file.
+        number = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if mode is None else 0o600)
         try:
             with os.fdopen(number, "wb") as file:
+                if mode is not None:
+                    os.fchmod(file.fileno(), mode)
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            Path(name).chmod(0o644)
             if replace:
-                Path(name).replace(path)
+                beside.replace(path)
             else:
                 # Unlike a rename, a link never takes the place of a file that somebody made meanwhile.
-                os.link(name, path)
+                os.link(beside, path)
         finally:
             with contextlib.suppress(FileNotFoundError):
-                Path(name).unlink()
+                beside.unlink()
     except FileExistsError:
         raise InputError(
             f"there is a file at {path} already; name another, or give --force to replace it", code="file_exists"
         ) from None
     except OSError as error:
         raise InputError(f"the file {path} cannot be written: {error.strerror}", code="not_writable") from error
+
+
+def _mode_of(path: Path) -> int | None:
+    """Return who may use the file that is there, None without one. Raises `InputError` for anything but a file."""
+    try:
+        found = path.lstat().st_mode
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(found):
+        kind = _KINDS.get(stat.S_IFMT(found), "special file")
+        raise InputError(
+            f"{path} is a {kind}, and only a regular file is replaced; name a file, or - for standard output",
+            code="not_a_file",
+        )
+    return found & 0o777
 
 
 def _document(report: dict[str, Any]) -> Iterator[str]:
@@ -129,17 +159,14 @@ def _quality(report: dict[str, Any]) -> Iterator[str]:
         return
     yield f"The ruleset {'passed' if report['passed'] else '**did not pass**'}."
     if report["mutation"] and report["coverage"]:
-        mutation, coverage = report["mutation"], report["coverage"]
+        mutation = report["mutation"]
         yield ""
         yield f"- Policy: {prose(report['policy'])}"
         yield (
             f"- Mutation score: {mutation['percent']} % ({mutation['killed']} of"
             f" {mutation['mutants'] - mutation['equivalent']} wrong copies noticed)"
         )
-        yield (
-            f"- Coverage: {coverage['percent']} % of {coverage['normative']} clauses ({coverage['with_rules']} with"
-            f" rules, {coverage['without_rule']} without, {coverage['waived']} of them waived)"
-        )
+        yield f"- {coverage_line(report['coverage'])}"
     if report["proof"]:
         proof = report["proof"]
         yield f"- Decided for all facts by {prose(proof['engine'])} ({proof['open_questions']} questions left open)"

@@ -1,6 +1,7 @@
 """Review: everything that a person needs to see before a confirmation, in one report."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -63,7 +64,10 @@ def review_report(runtime: Runtime, job: JobRecord) -> dict[str, Any]:
         "published": str(published) if published else None,
         "rules": sum(len(clause["rules"]) for clause in shown),
         "tests": sum(len(clause["tests"]) for clause in shown),
-        "abstained": report.get("abstained", {}),
+        # Counted as rules and tests are: a validation report may be of an earlier state, or not there.
+        "abstained": dict(
+            sorted(Counter(clause["no_rule"]["reason"] for clause in shown if clause["no_rule"]).items())
+        ),
         "passed": report.get("passed"),
         "failures": report.get("failures", []),
         "missing": report.get("missing", []),
@@ -79,6 +83,16 @@ def review_report(runtime: Runtime, job: JobRecord) -> dict[str, Any]:
         ],
         "clauses": shown,
     }
+
+
+def coverage_line(coverage: Mapping[str, Any]) -> str:
+    """Return in words what a validation report's `coverage` says: a clause that gives no rule can be covered too."""
+    normative, waiting = coverage["normative"], len(coverage["open_items"])
+    return (
+        f"{'not every' if waiting else 'every'} clause has an accepted end: {normative - waiting} of {normative}"
+        f" ({coverage['with_rules']} with rules, {coverage['without_rule']} without,"
+        f" {coverage['waived']} of them waived)"
+    )
 
 
 def _clauses(

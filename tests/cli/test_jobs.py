@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 import yaml
+from sqlalchemy.engine import make_url
 
 from rulegen_dagster.domain.states import Stage
 from tests.cli.conftest import Command, document
+from tests.conftest import PostgresPool
 
 STATUS_FIELDS: dict[str, type | tuple[type, ...]] = {
     "job": str,
@@ -245,3 +247,18 @@ def test_a_list_of_an_unknown_tenant_is_an_error_and_an_empty_one_says_what_to_d
     assert (unknown.exit_code, document(unknown)["error"]["code"]) == (1, "tenant_not_found")
     assert empty.exit_code == 0
     assert f"no jobs yet in {home}" in empty.stdout
+
+
+def test_an_empty_list_names_the_ledger_that_is_elsewhere_and_no_password(
+    rulegen: Command, home: Path, postgres_pool: PostgresPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with postgres_pool.database() as url:
+        parsed = make_url(url)
+        secret = parsed.set(password=parsed.password or "s3cret/", query={**parsed.query, "application_name": "s3cret"})
+        monkeypatch.setenv("RULEGEN_DATABASE_URL", secret.render_as_string(hide_password=False))
+
+        shown = rulegen("list").stdout
+
+    assert f"no jobs yet in the ledger {parsed.database}" in shown
+    assert str(home) not in shown
+    assert "s3cret" not in shown

@@ -156,3 +156,52 @@ def test_an_unknown_format_is_wrong_usage(rulegen: Command, policy_file: Path) -
     rulegen("submit", str(policy_file), "--key", "k")
 
     assert rulegen("export", "k", "--format", "html").exit_code == 2
+
+
+def test_a_dash_is_standard_output(rulegen: Command, policy_file: Path, tmp_path: Path) -> None:
+    rulegen("run", str(policy_file), "--key", "k")
+
+    assert rulegen("export", "k", "-o", "-").stdout == rulegen("export", "k").stdout
+    assert document(rulegen("export", "k", "-o", "-", "--json")) == document(rulegen("export", "k", "--json"))
+    assert not (tmp_path / "-").exists()
+
+
+def test_a_review_counts_clauses_without_a_rule_before_there_is_a_validation_report(
+    rulegen: Command, below: dict[str, Any]
+) -> None:
+    rulegen("waive", "k", "rule-02", "--reason", "guidance")
+    status, report = document(rulegen("status", "k", "--json")), document(rulegen("review", "k", "--json"))
+    shown = rulegen("review", "k").stdout
+
+    assert sum(below["abstained"].values()) == 1
+    assert report["passed"] is None
+    assert report["abstained"] == status["abstained"] == below["abstained"]
+    assert " tests, 1 clauses without a rule" in shown
+
+
+def test_a_review_says_what_the_clauses_come_to_and_why_one_has_no_rule(
+    rulegen: Command, home: Path, policy_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draft = {"rules": [], "no_rule": {"reason": "undefined_term", "detail": "stay hot"}}
+    script = {"items": {"generate_rules/rule-02": [{"do": "ok", "draft": draft}]}}
+    (home / "script.yaml").write_text(yaml.safe_dump(script), encoding="utf-8")
+    monkeypatch.setenv("RULEGEN_PROVIDER", "rulegen-scripted")
+    monkeypatch.setenv("RULEGEN_SCRIPT", str(home / "script.yaml"))
+    rulegen("run", str(policy_file), "--key", "k")
+    no_rule = document(rulegen("review", "k", "--json"))["clauses"][1]["no_rule"]
+    shown = rulegen("review", "k").stdout
+
+    assert no_rule["detail"]
+    assert f"no rule: {no_rule['reason']} ({no_rule['detail']})" in shown
+    assert "every clause has an accepted end: 2 of 2 (1 with rules, 1 without, 0 of them waived)" in shown
+    assert "coverage" not in shown
+
+
+def test_a_review_does_not_say_every_clause_where_one_waits_for_its_end(
+    rulegen: Command, below: dict[str, Any]
+) -> None:
+    assert below["reason_code"] == "below_policy"
+    assert (
+        "not every clause has an accepted end: 1 of 2 (1 with rules, 1 without, 0 of them waived)"
+        in rulegen("review", "k").stdout
+    )

@@ -1,7 +1,10 @@
 """Exports: the whole ruleset for machines, and a text for people in which nothing of others is markup."""
 
 import json
+import os
+import socket
 import stat
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -167,6 +170,24 @@ def test_a_job_that_has_no_output_yet_is_exported_as_far_as_it_is(runtime: Runti
     assert export_json(runtime, parsed)["validation_report"] is None
 
 
+def test_a_clause_without_a_rule_is_no_coverage_in_the_text(runtime: Runtime) -> None:
+    job = finish(runtime, submit(runtime, policy(1) + b"\n\nCoffee must stay hot.\n"))
+
+    markdown = export_markdown(runtime, job)
+
+    assert "- every clause has an accepted end: 2 of 2 (1 with rules, 1 without, 0 of them waived)" in markdown
+    assert "Coverage" not in markdown
+
+
+@pytest.fixture
+def umask() -> Iterator[None]:
+    """A umask that takes the group's right to write, and others' to do anything."""
+    before = os.umask(0o027)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("umask")
 def test_a_file_is_written_whole_and_never_over_another(tmp_path: Path) -> None:
     path = tmp_path / "ruleset.md"
 
@@ -179,12 +200,61 @@ def test_a_file_is_written_whole_and_never_over_another(tmp_path: Path) -> None:
     assert (kept, path.read_bytes()) == ("ü\n".encode(), b"other")
     assert caught.value.code == "file_exists"
     assert [found.name for found in tmp_path.iterdir()] == ["ruleset.md"]
-    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
 
 
-@pytest.mark.parametrize("where", ["absent/ruleset.md", "."])
+@pytest.mark.parametrize("mode", [0o600, 0o666])
+@pytest.mark.usefixtures("umask")
+def test_a_file_that_is_replaced_keeps_who_may_read_it(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "ruleset.md"
+    path.touch()
+    path.chmod(mode)
+
+    write_new(path, "other", replace=True)
+
+    assert (path.read_bytes(), stat.S_IMODE(path.stat().st_mode)) == (b"other", mode)
+
+
+@pytest.mark.parametrize("where", ["absent/ruleset.md", "file/ruleset.md"])
 def test_a_place_that_cannot_be_written_is_a_clear_error(tmp_path: Path, where: str) -> None:
-    with pytest.raises(InputError):
+    (tmp_path / "file").touch()
+
+    with pytest.raises(InputError) as caught:
         write_new(tmp_path / where, "x", replace=True)
 
-    assert list(tmp_path.iterdir()) == []
+    assert caught.value.code == "not_writable"
+    assert [found.name for found in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("kind", ["folder", "symbolic link", "pipe", "socket"])
+def test_what_is_no_regular_file_is_refused_by_its_kind_and_stays(tmp_path: Path, kind: str, replace: bool) -> None:
+    path, other = tmp_path / "x", tmp_path / "other"
+    other.write_text("kept", encoding="utf-8")
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "symbolic link":
+        path.symlink_to(other)
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(str(path))
+    before = path.lstat()
+
+    with pytest.raises(InputError, match=f"is a {kind}") as caught:
+        write_new(path, "text", replace=replace)
+
+    after = path.lstat()
+    assert caught.value.code == "not_a_file"
+    assert (after.st_ino, after.st_mode) == (before.st_ino, before.st_mode)
+    assert other.read_text(encoding="utf-8") == "kept"
+    assert {found.name for found in tmp_path.iterdir()} == {"x", "other"}
+
+
+def test_a_link_that_leads_nowhere_is_refused_as_a_link(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.symlink_to(tmp_path / "absent")
+
+    with pytest.raises(InputError, match="is a symbolic link"):
+        write_new(path, "text", replace=False)
