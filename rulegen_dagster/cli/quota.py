@@ -10,7 +10,7 @@ from rulegen_dagster.domain.errors import InputError
 from rulegen_dagster.domain.quota_scope import QuotaScope
 from rulegen_dagster.domain.text import moment
 from rulegen_dagster.ledger.quotas import QuotaState
-from rulegen_dagster.workflow.quotas import bucket_report, dollars
+from rulegen_dagster.workflow.quotas import bucket_report, check_provider, dollars
 
 app = typer.Typer(
     help="Requests, tokens and money that a provider's account, a tenant or a job may use.", no_args_is_help=True
@@ -73,7 +73,7 @@ def set_quota(
 
     \b
     Examples:
-      rulegen quota set provider:openai/gpt-5-mini --rpm 120 --tpm 9000
+      rulegen quota set provider:openai-compatible/gpt-5-mini --rpm 120 --tpm 9000
       rulegen quota set tenant:acme --budget 25 --concurrency 4
       rulegen quota set job:acme/travel-2027 --budget 1.50 --json
       rulegen quota set tenant:acme --no-budget
@@ -87,6 +87,9 @@ def set_quota(
     if not changes:
         raise typer.BadParameter("give --rpm, --tpm, --concurrency or --budget, or one of them with 'no-' before it")
     parsed = QuotaScope.parse(scope)
+    # What a provider of another release left behind can still be taken away.
+    if any(value is not None for value in changes.values()):
+        check_provider(parsed)
     with runtime() as opened:
         state = opened.ledger.quotas.set(parsed, changes)
     _show([state], json_output=json_output, one=True)
@@ -114,7 +117,7 @@ def reset_quota(scope: ScopeArgument, json_output: JsonFlag = False) -> None:
 
     \b
     Examples:
-      rulegen quota reset provider:openai/gpt-5-mini
+      rulegen quota reset provider:openai-compatible/gpt-5-mini
     """
     parsed = QuotaScope.parse(scope)
     with runtime() as opened:

@@ -1,12 +1,12 @@
 """`run`, `submit`: a specification becomes a job, and `run` takes it as far as it goes."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from rulegen_dagster.cli.jobs import DeadlineOption, show_job
-from rulegen_dagster.cli.output import JsonFlag, TenantOption, actor, reports_errors, runtime
+from rulegen_dagster.cli.output import JsonFlag, TenantOption, actor, out, plain, reports_errors, runtime
 from rulegen_dagster.cli.progress import JobProgress
 from rulegen_dagster.domain.errors import StoppedError
 from rulegen_dagster.domain.identity import DEFAULT_TENANT
@@ -14,7 +14,7 @@ from rulegen_dagster.domain.states import JobState
 from rulegen_dagster.ledger.reads import JobRecord
 from rulegen_dagster.workflow.drive import drive
 from rulegen_dagster.workflow.explain import status_report
-from rulegen_dagster.workflow.intake import submit_file
+from rulegen_dagster.workflow.intake import Intake, submit_file
 from rulegen_dagster.workflow.outages import ride_out
 from rulegen_dagster.workflow.publish import publish_with_others
 from rulegen_dagster.workflow.stopping import stopped_by_signals
@@ -80,9 +80,7 @@ def run(
         if job.state is JobState.EXECUTING:
             publish_with_others(opened, job, stop=stop)
         report = ride_out(lambda: status_report(opened, job))
-        if intake.existing:
-            report["existing"] = True
-        show_job(report, json_output)
+        _show(intake, report, json_output=json_output)
         if JobState(report["state"]) not in _REACHED:
             raise typer.Exit(1)
 
@@ -109,9 +107,7 @@ def submit(
             opened, file, tenant=tenant, key=key, actor=actor(), deadline_ms=deadline, vocabulary=vocabulary
         )
         report = status_report(opened, intake.job)
-        if intake.existing:
-            report["existing"] = True
-        show_job(report, json_output)
+        _show(intake, report, json_output=json_output)
 
 
 def _stopped(job: JobRecord) -> StoppedError:
@@ -119,3 +115,20 @@ def _stopped(job: JobRecord) -> StoppedError:
         f"told to stop while the job {job.name} is {job.state}; what was accepted is saved, and what was in flight is"
         " given back: 'rulegen run' with the same file and key goes on there"
     )
+
+
+def _show(intake: Intake, report: dict[str, Any], *, json_output: bool) -> None:
+    """Show the job, and what it froze otherwise than this process is set up for, where it was here before."""
+    if intake.existing:
+        report["existing"] = True
+        report["frozen_otherwise"] = [vars(one) for one in intake.frozen_otherwise]
+    show_job(report, json_output)
+    if intake.frozen_otherwise and not json_output:
+        kept = ", ".join(f"{one.what} {one.frozen}" for one in intake.frozen_otherwise)
+        asked = ", ".join(f"{one.what} {one.asked}" for one in intake.frozen_otherwise)
+        out().print(
+            plain(
+                f"  this job was frozen with {kept}; you asked for {asked}: a new --key makes another job of the file",
+                "yellow",
+            )
+        )

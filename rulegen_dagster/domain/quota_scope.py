@@ -30,6 +30,11 @@ class QuotaScope:
         """Return the name with its kind before it."""
         return f"{self.kind}:{self.name}"
 
+    @property
+    def provider(self) -> str | None:
+        """The provider's own name, without the model; None where the scope is another's."""
+        return self.name.partition("/")[0] if self.kind is ScopeKind.PROVIDER else None
+
     @classmethod
     def parse(cls, text: str) -> "QuotaScope":
         """Read a scope's name. Raises `InputError` where it is none."""

@@ -9,7 +9,7 @@ from sqlalchemy.engine import Connection
 from rulegen_dagster.domain.errors import ActionSetMismatchError, StateError
 from rulegen_dagster.domain.failpoints import ACTION_CLAIM, ACTION_RELEASE, CONFIRMATION, RECEIPT, REJECTION, Commit
 from rulegen_dagster.domain.limits import Group
-from rulegen_dagster.domain.states import ActionState, JobState, Stage
+from rulegen_dagster.domain.states import TERMINAL_JOB_STATES, ActionState, JobState, Stage
 from rulegen_dagster.ledger.claims import Claimant
 from rulegen_dagster.ledger.database import Database, again_after_conflicts
 from rulegen_dagster.ledger.limits import ClaimLimits
@@ -92,7 +92,12 @@ class Actions:
             state = JobState(row.state)
             stuck = state is JobState.VALIDATING and row.validation_passed is False
             if state is not JobState.AWAITING_CONFIRMATION and not stuck:
-                raise StateError(f"the job is {state}; only a job that waits for a person can be rejected")
+                if state in TERMINAL_JOB_STATES:
+                    raise StateError(f"the job is {state}, and has ended; a job that has ended cannot be rejected")
+                raise StateError(
+                    f"the job is {state}; only a job that waits for a person can be rejected, and"
+                    " 'rulegen cancel JOB --reason …' ends any other"
+                )
             if row.action_set_digest is not None:
                 self._decide(connection, job_id, row.action_set_digest, "rejected", actor=actor, reason=reason)
                 connection.execute(

@@ -1,5 +1,6 @@
 """Blobs: uploads and texts under the digest of their bytes, on any file system that fsspec knows."""
 
+import contextlib
 import io
 import os
 import re
@@ -17,11 +18,19 @@ if TYPE_CHECKING:
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _PARTIAL: Final = ".partial"
+_COLLECTED: Final = f".collected{_PARTIAL}"
+_ACCOUNT: Final = re.compile(r"//[^/@]*@")
+
+BLOB_MISSING: Final = "blob_missing"
+BLOB_STORE: Final = "blob_store"
+
+OUT_OF_REACH: Final = frozenset({BLOB_MISSING, BLOB_STORE})
+"""Codes of a store that this host does not share or cannot use: no work item is to blame, another host may have it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoredFile:
-    """A file of the store: a blob, or (without a digest) what is left of one that was not written to its end."""
+    """A file of the store: a blob, or (without a digest) what is left of one that is not needed, or never was whole."""
 
     path: "UPath"
     digest: str | None
@@ -64,15 +73,28 @@ class BlobStore:
                     _sync(file)
                 partial.rename(path)
         except OSError as error:
-            raise LedgerError(f"a blob cannot be stored: {error.strerror or error}", code="blob_store") from error
+            raise LedgerError(f"a blob cannot be stored: {error.strerror or error}", code=BLOB_STORE) from error
         return digest
 
     def get(self, digest: str) -> bytes:
-        """Return the bytes of a digest. Raises `LedgerError` where they are missing or damaged."""
+        """Return the bytes of a digest. Raises `LedgerError` where they are missing, out of reach or damaged.
+
+        A blob that a collection has moved aside is found there: one that was killed in between puts nothing back.
+        """
+        path = self._path(digest)
         try:
-            data = self._path(digest).read_bytes()
+            data = _first_of(path, _aside(path), path)
+        except FileNotFoundError as error:
+            raise LedgerError(
+                f"the blob {digest[:12]}… is missing from {self._shown_place}; every worker of one ledger needs the"
+                " same $RULEGEN_HOME/blobs",
+                code=BLOB_MISSING,
+            ) from error
         except OSError as error:
-            raise LedgerError(f"the blob {digest[:12]}… is missing from the store", code="blob_missing") from error
+            raise LedgerError(
+                f"the blob {digest[:12]}… cannot be read from {self._shown_place}: {error.strerror or error}",
+                code=BLOB_STORE,
+            ) from error
         if sha256_hex(data) != digest:
             raise LedgerError(f"the blob {digest[:12]}… is damaged: its digest differs", code="blob_damaged")
         return bytes(data)
@@ -84,7 +106,7 @@ class BlobStore:
         """
         try:
             for path in self._root.glob("*/*") if self._root.exists() else ():
-                digest = path.name if _DIGEST.fullmatch(path.name) else None
+                digest = _digest_of(path)
                 if digest is None and not path.name.endswith(_PARTIAL):
                     continue
                 try:
@@ -92,7 +114,7 @@ class BlobStore:
                 except FileNotFoundError:
                     continue
         except OSError as error:
-            raise LedgerError(f"the blobs cannot be listed: {error.strerror or error}", code="blob_store") from error
+            raise LedgerError(f"the blobs cannot be listed: {error.strerror or error}", code=BLOB_STORE) from error
 
     def discard(self, file: StoredFile, *, unchanged_since: int) -> bool:
         """Remove a file that nobody stored again after `unchanged_since` (ms); return whether it is gone by this call.
@@ -103,12 +125,12 @@ class BlobStore:
         """
         path = file.path
         try:
-            if not isinstance(path, os.PathLike) or file.digest is None:
+            if not isinstance(path, os.PathLike) or not _DIGEST.fullmatch(path.name):
                 if _modified_ms(path) > unchanged_since:
                     return False
                 path.unlink()
                 return True
-            aside = path.rename(path.with_name(f"{path.name}.collected{_PARTIAL}"))
+            aside = path.rename(_aside(path))
             if _modified_ms(aside) > unchanged_since:
                 aside.rename(path)
                 return False
@@ -116,11 +138,38 @@ class BlobStore:
         except FileNotFoundError:
             return False
         except OSError as error:
-            raise LedgerError(f"a blob cannot be removed: {error.strerror or error}", code="blob_store") from error
+            raise LedgerError(f"a blob cannot be removed: {error.strerror or error}", code=BLOB_STORE) from error
         return True
 
     def _path(self, digest: str) -> "UPath":
         return self._root / digest[:2] / digest
+
+    @property
+    def _shown_place(self) -> str:
+        """The folder or URL of the store, without an account and its password."""
+        return _ACCOUNT.sub("//", str(self._place))
+
+
+def _aside(path: "UPath") -> "UPath":
+    """Return where a collection moves a blob before it looks at its time."""
+    return path.with_name(f"{path.name}{_COLLECTED}")
+
+
+def _digest_of(path: "UPath") -> str | None:
+    """Return the digest of a blob, or of one that was left aside and is not in its place; else None."""
+    name = path.name.removesuffix(_COLLECTED)
+    if not _DIGEST.fullmatch(name) or (name != path.name and path.with_name(name).exists()):
+        return None
+    return name
+
+
+def _first_of(*places: "UPath") -> bytes:
+    """Return the bytes of the first place that has any. Raises `FileNotFoundError` where none has."""
+    *others, last = places
+    for place in others:
+        with contextlib.suppress(FileNotFoundError):
+            return bytes(place.read_bytes())
+    return bytes(last.read_bytes())
 
 
 def _renewed(path: "UPath") -> bool:

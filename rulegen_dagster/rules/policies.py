@@ -18,7 +18,7 @@ def load_policy(name: str) -> ValidationPolicy:
     if policy.proofs and not prover_is_installed():
         raise PolicyError(
             f"the validation policy {name} asks for proofs, and the prover is not installed; run"
-            " pip install 'rulegen-dagster[prove]', or name another policy"
+            " pip install -e '.[prove]', or name another policy"
         )
     return policy
 

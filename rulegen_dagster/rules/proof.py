@@ -1,6 +1,6 @@
 """Proofs: what the fact grid finds by looking at telling facts, decided for all facts by a theorem prover (z3).
 
-An optional part (`pip install 'rulegen-dagster[prove]'`), imported only where a validation policy asks for it. The
+An optional part (`pip install -e '.[prove]'`), imported only where a validation policy asks for it. The
 prover sees what the evaluators see, and each of its witnesses is asked of the evaluator before it is believed. A
 question that takes more than a fixed number of the prover's steps stays open, and the grid's answer stands: steps and
 not seconds, so that every machine gives the same report.

@@ -52,7 +52,7 @@ def assess_in_sandbox(
     if policy.proofs and not prover_is_installed():
         raise RuleExecutionError(
             f"the policy {policy.label} asks for proofs, and the prover is not installed here; run"
-            " pip install 'rulegen-dagster[prove]', the next attempt goes on"
+            " pip install -e '.[prove]', the next attempt goes on"
         )
     request = json.dumps(
         {

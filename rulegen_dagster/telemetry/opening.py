@@ -84,7 +84,7 @@ def _open(file: Path | None, to_collector: bool, profile: Profile) -> Tracing:
         if file is None:
             return NO_TRACING
         raise InputError(
-            "RULEGEN_TRACE_FILE is set, but OpenTelemetry's SDK is not installed; install rulegen-dagster[otel], or"
+            "RULEGEN_TRACE_FILE is set, but OpenTelemetry's SDK is not installed; pip install -e '.[otel]', or"
             " unset the variable",
             code="no_tracing_sdk",
         ) from error

@@ -3,13 +3,14 @@
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rulegen_dagster.domain.errors import InputError, LedgerError, RulegenError
 from rulegen_dagster.domain.failpoints import Failpoint, reach
 from rulegen_dagster.domain.states import JOB_STATE_OF_STAGE, AttemptOutcome, JobState, Stage, WorkState
 from rulegen_dagster.domain.text import moment
 from rulegen_dagster.domain.work import Claim, FailedAttempt, Landing, Offer
+from rulegen_dagster.ledger.blobs import OUT_OF_REACH
 from rulegen_dagster.ledger.claims import Scope
 from rulegen_dagster.ledger.reads import ItemRecord
 from rulegen_dagster.workflow.behaviours import check, held_up_by
@@ -54,7 +55,7 @@ def prepare(runtime: Runtime, job_id: int, stage: Stage) -> Offer | Reused | Not
     The lease is renewed while the output is made. An error of the project is booked on the attempt under its own code
     and raised: permanent where the input is at fault, else to be tried again. The ledger's own faults are never booked:
     the output is made again while the lease may hold (it calls nobody), then `LedgerError` leaves the item to it. Where
-    the process is interrupted, the item is given back.
+    the blobs are out of this host's reach, or the process is interrupted, the item is given back.
     """
     held_up = ride_out(lambda: _held_up(runtime, job_id, stage))
     if held_up is not None:
@@ -76,9 +77,13 @@ def prepare(runtime: Runtime, job_id: int, stage: Stage) -> Offer | Reused | Not
         if isinstance(error, LedgerError) and error.fault is not None:
             raise
         outcome = AttemptOutcome.PERMANENT if isinstance(error, InputError) else AttemptOutcome.RETRYABLE
+        if isinstance(error, LedgerError) and error.code in OUT_OF_REACH:
+            # This host's fault, which another one need not have: the item is given back, and no attempt is used up.
+            # The pause is what its lease would have been; without one, this host would have it again at once.
+            outcome = AttemptOutcome.CANCELLED
         failed = FailedAttempt(claim=claim, outcome=outcome, error_code=error.code, message=error.message)
         with contextlib.suppress(LedgerError):
-            _book(runtime, failed)
+            _book(runtime, failed, pause_ms=runtime.settings.lease_ms if outcome is AttemptOutcome.CANCELLED else 0)
         raise
     except BaseException as interruption:
         # Dagster interrupts a run by an exception. A defect of ours is left to the lease instead.
@@ -149,8 +154,9 @@ def _renewed(runtime: Runtime, claim: Claim) -> Iterator[None]:
         thread.join()
 
 
-def _book(runtime: Runtime, failed: FailedAttempt) -> None:
-    failures = [(failed, decide(runtime, failed))]
+def _book(runtime: Runtime, failed: FailedAttempt, *, pause_ms: int = 0) -> None:
+    decision = decide(runtime, failed)
+    failures = [(failed, replace(decision, delay_ms=pause_ms) if pause_ms else decision)]
     expire_instead(runtime, too_long_waits(runtime, failures))
     with runtime.ledger.turn(runtime.claimant) as turn:
         landings = turn.settle(failures)

@@ -96,7 +96,7 @@ def reason_of(runtime: Runtime, job: JobRecord) -> Reason:
     if stage is None:
         return Reason(code=job.state.value, text=f"the job is {job.state}")
     items = runtime.ledger.reads.items(job.job_id, stage)
-    reason = _stage_reason(stage, items, now, items_of_lost_workers(runtime, items, now))
+    reason = _stage_reason(job, stage, items, now, items_of_lost_workers(runtime, items, now))
     what = f"{_count(list(reason.items))} of {stage}"
     return held_back(runtime, reason, now, job_id=job.job_id, stage=stage, what=what)
 
@@ -116,7 +116,14 @@ def held_back(runtime: Runtime, reason: Reason, now: int, *, job_id: int, stage:
     return reason
 
 
-def _stage_reason(stage: Stage, items: list[ItemRecord], now: int, lost: list[ItemRecord]) -> Reason:
+def _claimable(job: JobRecord) -> str:
+    return (
+        f"can be claimed now: by 'rulegen run FILE --tenant {job.name.tenant} --key {job.name.submission_key}' with the"
+        " same file, or by Dagster's due_work sensor ('rulegen dev')"
+    )
+
+
+def _stage_reason(job: JobRecord, stage: Stage, items: list[ItemRecord], now: int, lost: list[ItemRecord]) -> Reason:
     failed = [item for item in items if item.state is WorkState.FAILED]
     ready = [item for item in items if is_ready(item, now)]
     leased = [
@@ -125,12 +132,12 @@ def _stage_reason(stage: Stage, items: list[ItemRecord], now: int, lost: list[It
     waiting = [item for item in items if item.state is WorkState.WAITING and (item.next_attempt_at or 0) > now]
     if ready:
         return Reason(
-            code="ready", text=f"{_count(ready)} of {stage} can be claimed now", next_at=now, items=tuple(ready)
+            code="ready", text=f"{_count(ready)} of {stage} {_claimable(job)}", next_at=now, items=tuple(ready)
         )
     if lost:
         return Reason(
             code=WORKER_LOST,
-            text=f"{_count(lost)} of {stage} can be claimed now; {loss_of(lost[0])}",
+            text=f"{_count(lost)} of {stage} {_claimable(job)}; {loss_of(lost[0])}",
             next_at=now,
             items=tuple(lost),
         )
@@ -200,7 +207,8 @@ def _validation_reason(runtime: Runtime, job: JobRecord) -> Reason:
         return Reason(
             code="nothing_to_publish",
             text=f"none of the {sum(report.get('abstained', {}).values())} normative clauses gave a rule"
-            f" ({listed or 'there is no normative clause'}); reject the job, or submit another text",
+            f" ({listed or 'there is no normative clause'}); reject the job, and submit another text, or the same to"
+            " another provider (RULEGEN_PROVIDER) under a new --key",
         )
     failures, missing = failures_of(report), report.get("missing", [])
     lacks = f"{report.get('policy')} asks for more: " + "; ".join(lack["message"] for lack in missing)

@@ -3,8 +3,10 @@
 import os
 import stat
 import unicodedata
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final
 
 from rulegen_dagster.domain.canonical import sha256_hex
 from rulegen_dagster.domain.errors import SpecError, VocabularyError
@@ -19,6 +21,7 @@ from rulegen_dagster.domain.identity import (
 )
 from rulegen_dagster.ledger.reads import JobRecord
 from rulegen_dagster.ledger.submissions import Submission
+from rulegen_dagster.providers.registry import is_language_model
 from rulegen_dagster.specs.document import read_document
 from rulegen_dagster.workflow.frozen import freeze
 from rulegen_dagster.workflow.outages import ride_out
@@ -26,16 +29,32 @@ from rulegen_dagster.workflow.quotas import check_price
 from rulegen_dagster.workflow.runtime import Runtime
 from rulegen_dagster.workflow.traces import submission_told, submission_traced
 
+STILL_CHANGING: Final = "still_changing"
+"""The code of the refusal of a file that somebody was writing while it was read."""
+
 _NOT_IN_A_NAME = frozenset({"Cc", "Cs", "Zl", "Zp"})
 """Unicode categories: controls, what is left of bytes that are not UTF-8, line and paragraph separators."""
 
 
 @dataclass(frozen=True, kw_only=True)
+class FrozenOtherwise:
+    """One choice that a job froze, where the settings of a later submission ask for another."""
+
+    what: str
+    frozen: str
+    asked: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Intake:
-    """The job of an upload; `existing` tells that the same submission was here before."""
+    """The job of an upload; `existing` tells that the same submission was here before.
+
+    `frozen_otherwise` is what the job keeps all the same, whatever this submission asked for.
+    """
 
     job: JobRecord
     existing: bool
+    frozen_otherwise: tuple[FrozenOtherwise, ...] = ()
 
 
 def submit_file(
@@ -139,7 +158,27 @@ def _submit(
     accepted = ride_out(lambda: runtime.ledger.submissions.submit(request, actor=actor))
     job = ride_out(lambda: runtime.ledger.reads.job_by_id(accepted.job_id))
     _check_vocabulary(job, vocabulary)
-    return Intake(job=job, existing=accepted.existing)
+    differing = _frozen_otherwise(job.behaviour, frozen.behaviour.as_dict()) if accepted.existing else ()
+    return Intake(job=job, existing=accepted.existing, frozen_otherwise=differing)
+
+
+def _frozen_otherwise(frozen: Mapping[str, Any], asked: Mapping[str, Any]) -> tuple[FrozenOtherwise, ...]:
+    """Return which choices of the settings a job froze otherwise, by their names: a version is the release's choice."""
+    then, now = _choices(frozen), _choices(asked)
+    if frozen["provider"] == asked["provider"] and is_language_model(asked["provider"]):
+        then["model"], now["model"] = frozen["model_id"], asked["model_id"]
+    return tuple(
+        FrozenOtherwise(what=what, frozen=then[what], asked=now[what]) for what in then if then[what] != now[what]
+    )
+
+
+def _choices(behaviour: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        "provider": behaviour["provider"],
+        # Jobs of the first release wrote name/version.
+        "policy": behaviour["validation_policy"].replace("/", "@").split("@")[0],
+        "vocabulary": behaviour["vocabulary"].split("@")[0],
+    }
 
 
 def _check_vocabulary(job: JobRecord, wanted: str | None) -> None:
@@ -160,11 +199,14 @@ def _check_file_name(name: str) -> None:
         )
 
 
-def read_upload(path: Path, max_bytes: int, *, follow_links: bool) -> bytes:
+def read_upload(
+    path: Path, max_bytes: int, *, follow_links: bool, unchanged_since: os.stat_result | None = None
+) -> bytes:
     """Read a regular file of at most `max_bytes`. Raises `SpecError`.
 
     A symbolic link is followed only for somebody who could read its target anyway. The size is checked on the open
-    file and while reading, so a file that grows or is swapped cannot get past it.
+    file and while reading, so a file that grows or is swapped cannot get past it. With `unchanged_since`, a file whose
+    size or time is another once it is read raises the code `STILL_CHANGING`: what was read may be half of it.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | (0 if follow_links else os.O_NOFOLLOW))
@@ -178,15 +220,23 @@ def read_upload(path: Path, max_bytes: int, *, follow_links: bool) -> bytes:
     if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
         raise SpecError(f"{path.name} is not a regular file", code="not_a_file")
+    data = None
     with os.fdopen(descriptor, "rb") as file:
         if status.st_size <= max_bytes:
             try:
                 data = file.read(max_bytes + 1)
             except OSError as error:
                 raise SpecError(f"{path.name} cannot be read: {error.strerror}", code="unreadable") from error
-            if len(data) <= max_bytes:
-                return data
+        status = os.fstat(descriptor)
+    if unchanged_since is not None and _version(status) != _version(unchanged_since):
+        raise SpecError(f"{path.name} was changed while it was read", code=STILL_CHANGING)
+    if data is not None and len(data) <= max_bytes:
+        return data
     raise SpecError(
         f"{path.name} is larger than {max_bytes:,} bytes; split it, or raise RULEGEN_MAX_UPLOAD_BYTES",
         code="too_large",
     )
+
+
+def _version(status: os.stat_result) -> tuple[int, int]:
+    return status.st_size, status.st_mtime_ns

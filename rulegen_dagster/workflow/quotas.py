@@ -4,14 +4,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rulegen_dagster.domain.clause import Clause, ContextEntry
-from rulegen_dagster.domain.errors import InputError, JobNotFoundError
+from rulegen_dagster.domain.errors import InputError, JobNotFoundError, ProviderConfigError
 from rulegen_dagster.domain.identity import JobName
 from rulegen_dagster.domain.quota import UNIT, Estimate, QuotaReason, estimate_call
+from rulegen_dagster.domain.quota_scope import QuotaScope
 from rulegen_dagster.domain.states import Stage
 from rulegen_dagster.domain.text import instant, moment
 from rulegen_dagster.ledger.claims import PROVIDER_STAGES
 from rulegen_dagster.ledger.quotas import QuotaHold, QuotaState
 from rulegen_dagster.providers.port import ProviderIdentity
+from rulegen_dagster.providers.registry import PROVIDER_NAMES
 from rulegen_dagster.workflow.runtime import Runtime
 
 MENDED_BY_A_PERSON = frozenset({QuotaReason.ACCOUNT.value})
@@ -149,6 +151,18 @@ def charges_report(runtime: Runtime, job_id: int) -> dict[str, Any] | None:
         state: {"calls": one.calls, "tokens": one.tokens, "cost_micros": one.cost_micros}
         for state, one in sorted(charges.items())
     }
+
+
+def check_provider(scope: QuotaScope) -> None:
+    """Refuse the scope of a provider that no job can name: its quota would limit nothing. Raises `ProviderConfigError`.
+
+    Which models a provider has, nobody but itself knows.
+    """
+    if scope.provider is not None and scope.provider not in PROVIDER_NAMES:
+        raise ProviderConfigError(
+            f"there is no provider '{scope.provider[:64]}', so its quota would limit nothing; this release has"
+            f" {', '.join(PROVIDER_NAMES)}"
+        )
 
 
 def check_price(runtime: Runtime, name: JobName) -> None:

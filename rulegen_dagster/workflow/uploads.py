@@ -1,10 +1,12 @@
 """The uploads folder: which files are ready, which were refused, and the jobs that they made.
 
-`$RULEGEN_HOME/uploads/<tenant>/<file>`. A file counts once its size and time have stood still for one look. What was
+`$RULEGEN_HOME/uploads/<tenant>/<file>`. A file counts once its size and time have stood still for one look,
+and while it was read. What was
 seen is kept in a cursor for speed alone: with the cursor lost, each file is read again and is the same job again.
 """
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from rulegen_dagster.domain.errors import (
     TenantNotFoundError,
 )
 from rulegen_dagster.domain.identity import check_tenant
-from rulegen_dagster.workflow.intake import Intake, read_upload, submit_upload
+from rulegen_dagster.workflow.intake import STILL_CHANGING, Intake, read_upload, submit_upload
 from rulegen_dagster.workflow.runtime import Runtime
 
 ACTOR = "new_uploads"
@@ -78,7 +80,12 @@ def look(runtime: Runtime, cursor: str | None) -> Look:
             after[name] = _Seen(status.st_size, status.st_mtime_ns, settled=False)
             settling.append(name)
             continue
-        outcome = _submit(runtime, tenant, path)
+        outcome = _submit(runtime, tenant, path, status)
+        if isinstance(outcome, Refusal) and outcome.code == STILL_CHANGING:
+            # As it was before the change: the next look sees another file, and waits until that one stands still.
+            after[name] = _Seen(status.st_size, status.st_mtime_ns, settled=False)
+            settling.append(name)
+            continue
         settled = not isinstance(outcome, Refusal) or outcome.code not in _TRIED_AGAIN
         after[name] = _Seen(status.st_size, status.st_mtime_ns, settled=settled)
         if isinstance(outcome, Refusal):
@@ -88,9 +95,9 @@ def look(runtime: Runtime, cursor: str | None) -> Look:
     return Look(accepted=tuple(accepted), refused=tuple(refused), settling=tuple(settling), cursor=_write_cursor(after))
 
 
-def _submit(runtime: Runtime, tenant: str, path: Path) -> Intake | Refusal:
+def _submit(runtime: Runtime, tenant: str, path: Path, seen: os.stat_result) -> Intake | Refusal:
     try:
-        data = read_upload(path, runtime.settings.max_upload_bytes, follow_links=False)
+        data = read_upload(path, runtime.settings.max_upload_bytes, follow_links=False, unchanged_since=seen)
         return submit_upload(runtime, data, path.name, tenant=tenant, key=None, actor=ACTOR)
     except (SpecError, ParserProcessError, IdentityError, TenantNotFoundError, SubmissionConflictError) as error:
         return Refusal(tenant=tenant, file_name=path.name, code=error.code, message=error.message)

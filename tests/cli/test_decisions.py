@@ -108,6 +108,19 @@ def test_a_job_that_does_not_exist_is_named(rulegen: Command, verb: str) -> None
     assert "default/nope" in document(result)["error"]["message"]
 
 
+def test_a_rejection_that_comes_too_early_names_the_way_to_end_the_job(rulegen: Command, policy_file: Path) -> None:
+    rulegen("submit", str(policy_file), "--key", "k")
+
+    early = document(rulegen("reject", "k", "--reason", "r", "--json"))["error"]
+    rulegen("cancel", "k", "--reason", "r")
+    late = document(rulegen("reject", "k", "--reason", "r", "--json"))["error"]
+
+    assert early["code"] == late["code"] == "wrong_state"
+    assert "'rulegen cancel JOB --reason …' ends any other" in early["message"]
+    assert "rulegen cancel" not in late["message"]
+    assert "has ended" in late["message"]
+
+
 def test_a_rejection_ends_the_job_with_its_reason(rulegen: Command, waiting: dict[str, Any], policy_file: Path) -> None:
     result = rulegen("reject", "k", "--reason", "superseded by 2027", "--json")
     again = rulegen("reject", "k", "--reason", "again", "--json")

@@ -6,12 +6,16 @@ import pytest
 import sqlalchemy as sa
 import yaml
 
+from rulegen_dagster.domain.quota_scope import QuotaScope
+from rulegen_dagster.domain.retry import RetryPolicy
 from rulegen_dagster.ledger.database import open_database
 from rulegen_dagster.ledger.quota_schema import quota
+from rulegen_dagster.ledger.store import open_ledger
+from rulegen_dagster.providers.registry import PROVIDER_NAMES
 from tests.cli.conftest import Command, document
 from tests.conftest import LENIENT
 
-SCOPE = "provider:openai/gpt-5-mini"
+SCOPE = "provider:openai-compatible/gpt-5-mini"
 
 
 def test_a_quota_is_set_listed_and_taken_away(rulegen: Command) -> None:
@@ -63,6 +67,28 @@ def test_a_scope_that_is_not_there_is_told(rulegen: Command, arguments: list[str
     result = rulegen("quota", *arguments, "--json")
 
     assert (result.exit_code, document(result)["error"]["code"]) == (1, code)
+
+
+def test_a_limit_of_a_provider_that_this_release_does_not_have_is_refused_with_those_that_it_has(
+    rulegen: Command,
+) -> None:
+    refused = rulegen("quota", "set", "provider:openai/gpt-5-mini", "--rpm", "120", "--json")
+
+    error = document(refused)["error"]
+    assert (refused.exit_code, error["code"]) == (1, "invalid_provider")
+    assert all(name in error["message"] for name in PROVIDER_NAMES)
+    assert document(rulegen("quota", "list", "--json")) == {"quotas": []}
+
+
+def test_a_limit_of_a_provider_that_is_no_more_can_be_taken_away(rulegen: Command, home: Path) -> None:
+    scope = QuotaScope.of_provider("openai", "gpt-5-mini")
+    ledger = open_ledger(f"sqlite:///{home / 'ledger.sqlite3'}", RetryPolicy())
+    ledger.quotas.set(scope, {"requests_per_minute": 5})
+    ledger.close()
+
+    changed = rulegen("quota", "set", str(scope), "--no-rpm", "--json")
+
+    assert (changed.exit_code, document(changed)["requests_per_minute"]) == (0, None)
 
 
 def test_a_job_whose_tenant_has_spent_its_budget_waits_and_goes_on_with_more(

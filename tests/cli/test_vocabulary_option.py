@@ -46,3 +46,27 @@ def test_a_job_that_is_there_is_not_taken_for_one_with_another_pack(rulegen: Com
     assert document(same)["existing"] is True
     assert other.exit_code != 0
     assert "with the vocabulary travel, and keeps it" in " ".join(other.output.split())
+
+
+@pytest.mark.parametrize("command", ["run", "submit"])
+def test_a_job_that_froze_something_else_than_the_environment_says_is_told_and_not_refused(
+    rulegen: Command, policy: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    rulegen("run", str(policy), "--vocabulary", "leave")
+    quiet = rulegen(command, str(policy), "--vocabulary", "leave")
+    monkeypatch.setenv("RULEGEN_POLICY", "strict")
+
+    told = rulegen(command, str(policy))
+    read = document(rulegen(command, str(policy), "--json"))
+
+    line = (
+        "this job was frozen with policy default, vocabulary leave; you asked for policy strict, vocabulary expense:"
+        " a new --key makes another job of the file"
+    )
+    assert (told.exit_code, quiet.exit_code) == (0, 0)
+    assert line in told.stdout
+    assert "you asked for" not in quiet.stdout
+    assert read["frozen_otherwise"] == [
+        {"what": "policy", "frozen": "default", "asked": "strict"},
+        {"what": "vocabulary", "frozen": "leave", "asked": "expense"},
+    ]

@@ -96,6 +96,61 @@ def test_a_blob_that_is_missing_or_damaged_is_never_handed_out(store: BlobStore,
     assert (damaged.value.code, missing.value.code) == ("blob_damaged", "blob_missing")
 
 
+def test_a_missing_blob_names_the_place_that_was_searched_and_what_every_worker_needs(
+    store: BlobStore, tmp_path: Path
+) -> None:
+    with pytest.raises(LedgerError) as caught:
+        store.get("0" * 64)
+
+    assert str(tmp_path / "blobs") in caught.value.message
+    assert "$RULEGEN_HOME/blobs" in caught.value.message
+
+
+def test_a_missing_blob_does_not_tell_the_password_of_its_store() -> None:
+    with pytest.raises(LedgerError) as caught:
+        BlobStore(UPath("memory://ann:hush@blobs-of-a-test/x")).get("0" * 64)
+
+    assert "memory://blobs-of-a-test/x" in caught.value.message
+    assert "hush" not in caught.value.message
+
+
+def _left_aside(store: BlobStore, tmp_path: Path, data: bytes) -> tuple[str, Path]:
+    """Leave a blob as a collection does that is killed before it puts it back."""
+    digest = store.put(data)
+    path = tmp_path / "blobs" / digest[:2] / digest
+    return digest, path.rename(path.with_name(f"{digest}.collected.partial"))
+
+
+def test_a_blob_that_a_killed_collection_left_aside_is_still_found(store: BlobStore, tmp_path: Path) -> None:
+    digest, _ = _left_aside(store, tmp_path, b"x")
+
+    assert store.get(digest) == b"x"
+
+
+def test_a_blob_left_aside_is_listed_under_its_digest_until_it_is_stored_again(
+    store: BlobStore, tmp_path: Path
+) -> None:
+    digest, aside = _left_aside(store, tmp_path, b"x")
+
+    alone = [(file.path.name, file.digest) for file in store.files()]
+    store.put(b"x")
+    beside = {(file.path.name, file.digest) for file in store.files()}
+
+    assert alone == [(aside.name, digest)]
+    assert beside == {(aside.name, None), (digest, digest)}
+
+
+def test_a_blob_left_aside_is_discarded_like_any_other(store: BlobStore, tmp_path: Path) -> None:
+    _left_aside(store, tmp_path, b"x")
+    (listed,) = store.files()
+
+    kept = store.discard(listed, unchanged_since=listed.modified_ms - 1)
+    gone = store.discard(listed, unchanged_since=listed.modified_ms)
+
+    assert (kept, gone) == (False, True)
+    assert _files(tmp_path) == []
+
+
 def test_a_store_that_cannot_be_written_is_an_error_of_the_ledger(tmp_path: Path) -> None:
     (tmp_path / "blobs").touch()
 

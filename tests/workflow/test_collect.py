@@ -217,6 +217,18 @@ def test_what_was_named_since_the_first_look_is_seen_by_the_second(runtime: Runt
     assert runtime.blobs.get(sha256_hex(text)) == text
 
 
+def test_an_upload_that_a_killed_collection_left_aside_is_kept_for_the_job_that_names_it(runtime: Runtime) -> None:
+    job = submit(runtime, policy(1))
+    path = _path(runtime, job.spec_digest)
+    aside = path.rename(path.with_name(f"{path.name}.collected.partial"))
+    os.utime(aside, (LONG_AGO_S, LONG_AGO_S))
+
+    removed = _collect(runtime)
+
+    assert removed == ()
+    assert runtime.blobs.get(job.spec_digest) == policy(1)
+
+
 def test_nobody_names_a_blob_while_the_names_are_held(runtime: Runtime) -> None:
     with ThreadPoolExecutor(1) as pool:
         with runtime.ledger.database.write() as connection:

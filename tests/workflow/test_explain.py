@@ -31,6 +31,8 @@ def test_a_new_job_can_be_claimed_now(local_runtime: Runtime, clock: ManualClock
 
     assert (reason.code, reason.next_at) == ("ready", clock.now_ms)
     assert "1 item of parse" in reason.text
+    assert "'rulegen run FILE --tenant default --key policy' with the same file" in reason.text
+    assert "'rulegen dev'" in reason.text
 
 
 def test_an_item_in_flight_is_named_with_its_worker_and_lease(local_runtime: Runtime, clock: ManualClock) -> None:
@@ -152,6 +154,7 @@ def test_a_policy_without_a_rule_says_how_each_clause_was_answered(local_runtime
     assert reason.code == "nothing_to_publish"
     assert sum(abstained.values()) == 1
     assert all(cause in reason.text for cause in abstained)
+    assert "another provider (RULEGEN_PROVIDER) under a new --key" in reason.text
 
 
 def test_a_status_has_every_stage_with_every_state(runtime: Runtime) -> None:

@@ -1,4 +1,5 @@
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,10 @@ from rulegen_dagster.domain.errors import (
 )
 from rulegen_dagster.domain.identity import JobName
 from rulegen_dagster.domain.states import JobState
+from rulegen_dagster.settings import Settings
 from rulegen_dagster.workflow.intake import read_upload, submit_file, submit_upload
 from rulegen_dagster.workflow.runtime import Runtime
+from tests.conftest import LENIENT
 from tests.workflow.conftest import policy, scripted, stored_blobs, stored_submissions, submit
 
 BAD_FILES = {
@@ -225,3 +228,35 @@ def test_no_refusal_repeats_the_text_of_the_upload(local_runtime: Runtime) -> No
         messages.append(caught.value.message)
 
     assert not [message for message in messages if canary in message]
+
+
+def test_a_submission_that_is_here_tells_what_it_froze_otherwise_than_the_settings_ask(local_runtime: Runtime) -> None:
+    first = submit(local_runtime, policy(1))
+    other = scripted(local_runtime, {})
+    changed = {"policy": "strict", "vocabulary": "leave"}
+    other = replace(other, settings=other.settings.model_copy(update=changed))
+
+    again = submit_upload(other, policy(1), "policy.md", tenant="default", key="policy", actor="test")
+    same = submit_upload(local_runtime, policy(1), "policy.md", tenant="default", key="policy", actor="test")
+
+    assert (again.job, again.existing) == (first, True)
+    assert [(one.what, one.frozen, one.asked) for one in again.frozen_otherwise] == [
+        ("provider", "rulegen-pattern", "rulegen-scripted"),
+        ("policy", LENIENT, "strict"),
+        ("vocabulary", "expense", "leave"),
+    ]
+    assert same.frozen_otherwise == ()
+
+
+def test_another_language_model_of_the_same_provider_is_told(local_runtime: Runtime) -> None:
+    def asking(model: str) -> Runtime:
+        settings = Settings(
+            home=local_runtime.settings.home, provider="openai-compatible", model=model, api_key="k", policy=LENIENT
+        )
+        return replace(local_runtime, settings=settings)
+
+    submit(asking("small"), policy(1))
+
+    again = submit_upload(asking("large"), policy(1), "policy.md", tenant="default", key="policy", actor="test")
+
+    assert [(one.what, one.frozen, one.asked) for one in again.frozen_otherwise] == [("model", "small", "large")]

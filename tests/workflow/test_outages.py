@@ -5,6 +5,7 @@ import json
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,17 +15,28 @@ from sqlalchemy import event
 from rulegen_dagster.domain.errors import LedgerError, LedgerFault
 from rulegen_dagster.domain.states import AttemptOutcome, JobState, Stage, WorkState
 from rulegen_dagster.domain.work import Claim, Landing, Offer
+from rulegen_dagster.ledger.blobs import BlobStore
 from rulegen_dagster.ledger.claims import Scope
 from rulegen_dagster.ledger.database import ManualClock
 from rulegen_dagster.ledger.store import Turn
 from rulegen_dagster.workflow import documents
-from rulegen_dagster.workflow.documents import accept, prepare
+from rulegen_dagster.workflow.documents import NotReady, accept, prepare
 from rulegen_dagster.workflow.drive import GENERATING_STAGES, generate
 from rulegen_dagster.workflow.engine import Engine
 from rulegen_dagster.workflow.outages import FIRST_PAUSE_S, LONGEST_PAUSE_S, pause_s, ride_out
 from rulegen_dagster.workflow.publish import Published, publish
 from rulegen_dagster.workflow.runtime import Runtime
-from tests.workflow.conftest import RULES, drain, finish, make_items, open_rules, policy, run_stage, submit
+from tests.workflow.conftest import (
+    RULES,
+    drain,
+    finish,
+    make_items,
+    open_rules,
+    policy,
+    run_stage,
+    stored_blobs,
+    submit,
+)
 from tests.workflow.test_engine import FailingLedger
 
 _PLENTY = 1_000_000
@@ -232,6 +244,41 @@ def test_a_fault_of_the_ledger_while_a_document_is_made_is_not_booked_on_the_att
 
     (attempt,) = local_runtime.ledger.reads.attempts(job.job_id)
     assert (attempt.outcome, attempt.error_code) == (None, None)
+
+
+@pytest.mark.parametrize("code", ["blob_missing", "blob_store"])
+def test_a_host_that_cannot_reach_the_blobs_gives_the_item_back_and_uses_no_attempt_up(
+    local_runtime: Runtime, tmp_path: Path, clock: ManualClock, code: str
+) -> None:
+    job = submit(local_runtime, policy(1))
+    elsewhere = tmp_path / "elsewhere"
+    if code == "blob_store":
+        elsewhere.touch()
+    stranger = replace(local_runtime, blobs=BlobStore(elsewhere), worker="stranger")
+
+    for _ in range(local_runtime.settings.max_attempts + 1):
+        with pytest.raises(LedgerError) as caught:
+            prepare(stranger, job.job_id, Stage.PARSE)
+        assert caught.value.code == code
+        assert isinstance(prepare(stranger, job.job_id, Stage.PARSE), NotReady)
+        clock.now_ms += stranger.settings.lease_ms
+    (item,) = local_runtime.ledger.reads.items(job.job_id, Stage.PARSE)
+    run_stage(local_runtime, job, Stage.PARSE)
+
+    assert (item.state, item.error_code) == (WorkState.WAITING, code)
+    assert local_runtime.ledger.reads.job_by_id(job.job_id).state is JobState.RETRIEVING
+
+
+def test_a_damaged_blob_is_booked_on_the_attempt(local_runtime: Runtime) -> None:
+    job = submit(local_runtime, policy(1))
+    (path,) = stored_blobs(local_runtime)
+    path.write_bytes(b"other bytes")
+
+    with pytest.raises(LedgerError, match="damaged"):
+        prepare(local_runtime, job.job_id, Stage.PARSE)
+
+    (attempt,) = local_runtime.ledger.reads.attempts(job.job_id)
+    assert (attempt.outcome, attempt.error_code) == (AttemptOutcome.RETRYABLE, "blob_damaged")
 
 
 def test_a_fault_that_passes_while_a_document_is_made_costs_no_attempt(

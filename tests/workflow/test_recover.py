@@ -202,6 +202,7 @@ def test_why_and_status_say_that_the_worker_is_lost(runtime: Runtime, lose: Lose
 
     assert status["reason_code"] == why["reason_code"] == item["reason_code"] == "worker_lost"
     assert "can be claimed now" in status["reason"]
+    assert "'rulegen run FILE --tenant default --key policy'" in status["reason"]
     assert held in item["reason"]
     assert item["next_at_ms"] == runtime.ledger.reads.now()
     assert item["evidence"]["worker"] == held

@@ -1,6 +1,8 @@
+import io
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO, cast
 
 import pytest
 
@@ -51,6 +53,38 @@ def test_a_file_that_still_grows_is_left_alone(local_runtime: Runtime, folder: P
 
     assert (second.accepted, second.settling) == ((), ("default/a.md",))
     assert [intake.job.size_bytes for intake in third.accepted] == [len(policy(2))]
+
+
+@pytest.mark.parametrize("when", ["before the read", "after the read"])
+def test_a_file_that_is_rewritten_in_place_while_it_is_read_is_still_settling(
+    local_runtime: Runtime, folder: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    path = folder / "a.md"
+    path.write_bytes(policy(2))
+    os.utime(path, ns=(1, 1))
+    first = look(local_runtime, None)
+    opened, read = os.fdopen, list[BinaryIO]()
+
+    def rewritten(descriptor: int, mode: str) -> BinaryIO:
+        file = cast(BinaryIO, opened(descriptor, mode))
+        if when == "before the read":
+            path.write_bytes(policy(1))
+            return file
+        read.append(file)
+        data = io.BytesIO(file.read())
+        path.write_bytes(policy(1))
+        return data
+
+    with monkeypatch.context() as patched:
+        patched.setattr("rulegen_dagster.workflow.intake.os.fdopen", rewritten)
+        second = look(local_runtime, first.cursor)
+    for file in read:
+        file.close()
+    third = _look_twice(local_runtime, second.cursor)
+
+    assert (second.accepted, second.refused, second.settling) == ((), (), ("default/a.md",))
+    assert [intake.job.size_bytes for intake in third.accepted] == [len(policy(1))]
+    assert stored_submissions(local_runtime) == 1
 
 
 def test_a_file_that_was_written_again_with_the_same_size_is_looked_at_again(
