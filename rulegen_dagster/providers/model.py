@@ -4,7 +4,6 @@ A call renders the frozen prompts for one clause, sends one request, and turns w
 by the table of `classification`. Nothing of a draft is believed here; that is the validation's work.
 """
 
-import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -21,16 +20,11 @@ from rulegen_dagster.providers.model_client import Answer, CallFailedError, Mode
 from rulegen_dagster.providers.outcomes import Seen, Verdict
 from rulegen_dagster.providers.port import AnswerProblem, ProviderIdentity, ProviderReply, ProviderRequest
 from rulegen_dagster.providers.prices import Prices
-from rulegen_dagster.providers.prompts import TASK_OF_STAGE, release_prompts, render
+from rulegen_dagster.providers.prompts import TASK_OF_STAGE, mark_of, release_prompts, render
 
 _GIVEN_WITH_THE_REQUEST: Final = "The shape is given with the request, as a JSON schema."
 _VOCABULARY_BYTES: Final = 9_000
 """What the facts of a vocabulary take in a prompt at most; the largest pack of this release takes half of it."""
-
-
-def new_nonce() -> str:
-    """Return a random mark that nobody who writes a policy can know."""
-    return secrets.token_hex(8)
 
 
 class ModelProvider:
@@ -42,14 +36,14 @@ class ModelProvider:
         settings: ProviderSettings,
         prompts: Mapping[str, Prompt],
         *,
-        nonce: Callable[[], str] = new_nonce,
+        mark: Callable[[ProviderRequest], str] = mark_of,
     ) -> None:
-        """Ask with these prompts, by task; `nonce` makes the mark of each request."""
+        """Ask with these prompts, by task; `mark` makes the mark of a request's blocks."""
         endpoint = client.endpoint
         self._client = client
         self._max_tokens = settings.max_tokens
         self._prompts = prompts
-        self._nonce = nonce
+        self._mark = mark
         self._prices = Prices(settings, model=endpoint.model, base_url=endpoint.base_url)
         self._complaints: tuple[str, int] = ("", 0)
         temperature = NOT_SENT if client.temperature is None else f"{client.temperature:g}"
@@ -88,7 +82,7 @@ class ModelProvider:
         rendered = render(
             self._prompts,
             request,
-            nonce=self._nonce(),
+            mark=self._mark(request),
             schema=_GIVEN_WITH_THE_REQUEST if native else answer_schema_text(task),
         )
         try:

@@ -1,4 +1,4 @@
-"""Prompts: the release's own, and what a request makes of them; text of a policy stands between random marks."""
+"""Prompts: the release's own, and what a request makes of them; text of a policy stands between marks."""
 
 import re
 from collections.abc import Mapping
@@ -7,6 +7,7 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import Final
 
+from rulegen_dagster.domain.canonical import digest_of
 from rulegen_dagster.domain.errors import ProviderConfigError, ProviderPermanentError
 from rulegen_dagster.domain.prompt import Prompt
 from rulegen_dagster.domain.states import Stage
@@ -49,11 +50,23 @@ def load_prompt(task: str, version: str) -> Prompt:
     return Prompt(task=task, version=version, text=text)
 
 
-def render(prompts: Mapping[str, Prompt], request: ProviderRequest, *, nonce: str, schema: str) -> Rendered:
+def mark_of(request: ProviderRequest) -> str:
+    """Return the mark of a request's blocks, which no text between them can hold: it is made from those texts.
+
+    Who writes a policy would have to find a text that contains a part of its own digest (64 bits of SHA-256). It is the
+    same for every attempt at the same request, so that a gateway which compares what comes under one `Idempotency-Key`
+    finds it equal: https://datatracker.ietf.org/doc/draft-ietf-httpapi-idempotency-key-header/
+    """
+    clause = request.clause
+    marked = [request.operation_key, clause.text, *clause.heading_path, clause.label, clause.lead, *clause.table_header]
+    return digest_of([*marked, *(entry.text for entry in request.context)])[:16]
+
+
+def render(prompts: Mapping[str, Prompt], request: ProviderRequest, *, mark: str, schema: str) -> Rendered:
     """Return what is sent for a request.
 
-    `nonce` is random and new for each request: a text that holds it is refused with `ProviderPermanentError`, for it
-    could end its own block. Raises `ProviderConfigError` for a prompt that is missing or has unknown placeholders.
+    `mark` begins and ends each block (see `mark_of`): a text that holds it could end its own block, and is refused with
+    `ProviderPermanentError`. Raises `ProviderConfigError` for a prompt that is missing or has unknown placeholders.
     """
     task = TASK_OF_STAGE.get(request.stage)
     if task is None:
@@ -63,16 +76,16 @@ def render(prompts: Mapping[str, Prompt], request: ProviderRequest, *, nonce: st
     place = [*clause.heading_path, *([clause.label] if clause.label else [])]
     place_texts = {"heading": " / ".join(place), "list": clause.lead or "", "columns": " | ".join(clause.table_header)}
     for text in (clause.text, *place_texts.values(), *(entry.text for entry in request.context)):
-        if nonce in text:
-            raise ProviderPermanentError("the clause or its context holds this request's random mark; it is not sent")
-    places = "".join(_block(f"{name} above it", text, nonce) for name, text in place_texts.items() if text)
+        if mark in text:
+            raise ProviderPermanentError("the clause or its context holds this request's mark; it is not sent")
+    places = "".join(_block(f"{name} above it", text, mark) for name, text in place_texts.items() if text)
     contexts = "".join(
-        _block(f"context clause {entry.ordinal}, {entry.relation}", entry.text, nonce) for entry in request.context
+        _block(f"context clause {entry.ordinal}, {entry.relation}", entry.text, mark) for entry in request.context
     )
     values = {
         "vocabulary": describe_vocabulary(request.vocabulary),
         "schema": schema,
-        "fence": nonce,
+        "fence": mark,
         "place": f"Where the clause stands:\n\n{places}" if places else "",
         "context": f"What its words mean, from elsewhere in the policy:\n\n{contexts}" if contexts else "",
         "clause": clause.text,
@@ -99,8 +112,8 @@ def _repair(prompts: Mapping[str, Prompt], request: ProviderRequest) -> str:
     return _fill(prompts["repair"].text, {"refusals": told}) + "\n"
 
 
-def _block(name: str, text: str, nonce: str) -> str:
-    return f"<<{nonce} {name}>>\n{text}\n<<{nonce} end>>\n\n"
+def _block(name: str, text: str, mark: str) -> str:
+    return f"<<{mark} {name}>>\n{text}\n<<{mark} end>>\n\n"
 
 
 def _fill(template: str, values: Mapping[str, str]) -> str:

@@ -110,8 +110,8 @@ def test_llmock_what_is_left_of_its_limits_comes_with_each_answer(llmock: LLMock
 def test_llmock_finds_nothing_to_blame_in_a_client_that_leaves_retries_to_the_ledger(llmock: LLMock) -> None:
     llmock.fail(400).fail(404)
     provider = _at(llmock, "openai")
-    for _ in range(2):
-        _raised(provider)
+    for number in range(2):
+        _raised(provider, operation_key=f"default/policy/generate_rules/rule-0{number}/v1")
 
     llmock.assert_resilient(strict=True)
 

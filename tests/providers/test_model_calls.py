@@ -3,8 +3,9 @@
 import asyncio
 import itertools
 import json
+import re
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pydantic_ai.settings
 import pytest
@@ -97,6 +98,20 @@ def test_concurrent_calls_keep_their_own_headers(server: ModelServer) -> None:
     assert [json.loads(reply.draft)["asked"] for reply in replies] == [request.operation_key for request in requests]
 
 
+def test_each_attempt_at_a_request_sends_the_same_body_under_its_key(server: ModelServer) -> None:
+    """A gateway may refuse a key that comes with another body; another process goes on after a crash."""
+    first, second = openai_at(server.url), openai_at(server.url)
+
+    ask(first, request_of(attempt=1))
+    ask(second, request_of(attempt=2))
+    ask(second, request_of(clause=replace(request_of().clause, text="Taxis are reimbursed up to $20.")))
+
+    one, again, other = (json.dumps(heard.body, sort_keys=True) for heard in server.heard[-3:])
+    mark, other_mark = (re.findall(r"<<([0-9a-f]{16}) clause>>", body)[0] for body in (one, other))
+    assert one == again
+    assert mark != other_mark
+
+
 def test_a_repair_has_a_key_of_its_own_so_that_no_gateway_answers_it_with_the_refused_draft(
     server: ModelServer,
 ) -> None:
@@ -170,13 +185,13 @@ def test_a_repair_is_told_codes_and_places_and_has_twice_the_room_where_that_is_
     assert second.body["max_tokens"] == 1000
 
 
-def test_policy_text_stands_between_marks_that_are_new_each_time(server: ModelServer) -> None:
+def test_policy_text_stands_between_marks_that_are_each_requests_own(server: ModelServer) -> None:
     other = clause_of("A meal is food that is eaten on a trip, and it must be shared.")
     context = (ContextEntry(relation=ContextRelation.DEFINES, clause=other),)
     provider = openai_at(server.url)
 
     ask(provider, request_of(context=context))
-    ask(provider, request_of(context=context))
+    ask(provider, request_of(context=()))
 
     first, second = (heard.user.splitlines() for heard in server.heard[-2:])
     mark, again = (lines[0].removesuffix(".").rpartition(" ")[2] for lines in (first, second))
@@ -192,7 +207,7 @@ def test_policy_text_stands_between_marks_that_are_new_each_time(server: ModelSe
 def test_a_clause_that_holds_the_mark_of_its_request_is_not_sent(server: ModelServer) -> None:
     client = openai_at(server.url)._client
     prompts = openai_at(server.url).identity.prompts
-    provider = ModelProvider(client, settings_of(server.url), prompts, nonce=lambda: "limited")
+    provider = ModelProvider(client, settings_of(server.url), prompts, mark=lambda _request: "limited")
     before = len(server.heard)
 
     with pytest.raises(ProviderPermanentError, match="mark") as caught:

@@ -172,7 +172,7 @@ def test_a_clause_that_looks_like_a_placeholder_is_left_as_it_is() -> None:
     hostile = request.clause.__class__(**{**vars(request.clause), "text": "Pay {{schema}} and {{vocabulary}}."})
 
     rendered = render(
-        {"rules": Prompt(task="rules", version="1", text=text)}, request_of(clause=hostile), nonce="00ff", schema="S"
+        {"rules": Prompt(task="rules", version="1", text=text)}, request_of(clause=hostile), mark="00ff", schema="S"
     )
 
     assert rendered.user == "Pay {{schema}} and {{vocabulary}}. 00ff"
@@ -182,7 +182,7 @@ def test_a_prompt_with_a_placeholder_that_nobody_fills_is_refused() -> None:
     text = "<!-- system -->\n{{secrets}}\n<!-- user -->\n{{clause}}"
 
     with pytest.raises(ProviderConfigError, match="unknown placeholder secrets"):
-        render({"rules": Prompt(task="rules", version="1", text=text)}, request_of(), nonce="00ff", schema="S")
+        render({"rules": Prompt(task="rules", version="1", text=text)}, request_of(), mark="00ff", schema="S")
 
 
 @pytest.mark.parametrize("task", ["rules", "tests"])
