@@ -14,7 +14,7 @@ import yaml
 
 from tests.conftest import LENIENT
 
-TIMEOUT_S = 60
+TIMEOUT_S = 180
 
 
 @dataclass(frozen=True, kw_only=True)

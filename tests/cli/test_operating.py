@@ -89,17 +89,29 @@ def test_a_migration_makes_a_ledger_and_has_then_nothing_to_do(rulegen: Command,
     assert second == {"before": HEAD, "after": HEAD, "changed": False}
 
 
-def test_a_ledger_of_another_release_is_refused_with_the_command_that_mends_it(rulegen: Command, home: Path) -> None:
+@pytest.mark.parametrize(("revision", "told"), [("0001", "rulegen migrate"), ("9999", "newer release")])
+def test_a_ledger_of_another_release_is_refused_with_what_mends_it(
+    rulegen: Command, home: Path, revision: str, told: str
+) -> None:
+    ledger = sqlite3.connect(home / "ledger.sqlite3")
+    with ledger:
+        ledger.execute("UPDATE rulegen_revision SET version_num = ?", (revision,))
+    ledger.close()
+
+    listed = rulegen("list", "--json")
+
+    assert (listed.exit_code, document(listed)["error"]["code"]) == (1, "ledger_revision")
+    assert told in document(listed)["error"]["message"]
+
+
+def test_a_revision_that_this_release_does_not_know_is_not_migrated(rulegen: Command, home: Path) -> None:
     ledger = sqlite3.connect(home / "ledger.sqlite3")
     with ledger:
         ledger.execute("UPDATE rulegen_revision SET version_num = '9999'")
     ledger.close()
 
-    listed = rulegen("list", "--json")
     migrated = rulegen("migrate", "--json")
 
-    assert (listed.exit_code, document(listed)["error"]["code"]) == (1, "ledger_revision")
-    assert "rulegen migrate" in document(listed)["error"]["message"]
     assert (migrated.exit_code, document(migrated)["error"]["code"]) == (1, "ledger_revision")
 
 

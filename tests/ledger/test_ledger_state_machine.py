@@ -25,13 +25,13 @@ from tests.ledger.ledger_machine import HAPPENINGS, LEASE_MS, REASONS, STAGES, L
 
 STEPS_VARIABLE = "RULEGEN_STATE_MACHINE_STEPS"
 STEPS_OF_AN_EXAMPLE = 60
-FEW_STEPS = {"sqlite": 800, "postgresql": 300}
+FEW_STEPS = {"sqlite": 240, "postgresql": 120}
 ENOUGH_STEPS = 800
 """In so many steps everything happens that may."""
 
 Story = tuple[tuple[str, dict[str, Any]], ...]
 
-pytestmark = pytest.mark.timeout(3_600 if STEPS_VARIABLE in os.environ else 240)
+pytestmark = pytest.mark.timeout(3_600 if STEPS_VARIABLE in os.environ else 600)
 
 
 @dataclass(frozen=True, kw_only=True)

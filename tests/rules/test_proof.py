@@ -230,9 +230,9 @@ def test_without_the_prover_such_a_policy_is_refused_with_what_to_install(
     monkeypatch.setattr(policies, "prover_is_installed", lambda: False)
     monkeypatch.setattr(sandbox, "prover_is_installed", lambda: False)
 
-    with pytest.raises(PolicyError, match=r"pip install 'rulegen-dagster\[prove\]'"):
+    with pytest.raises(PolicyError, match=r"pip install -e '\.\[prove\]'"):
         load_policy("proved")
-    with pytest.raises(RuleExecutionError, match=r"pip install 'rulegen-dagster\[prove\]'"):
+    with pytest.raises(RuleExecutionError, match=r"pip install -e '\.\[prove\]'"):
         assess_in_sandbox([meals], vocabulary, asked)
 
 
