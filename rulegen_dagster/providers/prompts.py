@@ -51,10 +51,10 @@ def load_prompt(task: str, version: str) -> Prompt:
 
 
 def mark_of(request: ProviderRequest) -> str:
-    """Return the mark of a request's blocks, which no text between them can hold: it is made from those texts.
+    """Return the mark of a request's blocks, which is made from the texts between them.
 
-    Who writes a policy would have to find a text that contains a part of its own digest (64 bits of SHA-256). It is the
-    same for every attempt at the same request, so that a gateway which compares what comes under one `Idempotency-Key`
+    Who writes a policy would have to search for a text that contains 64 bits of its own digest, and `render` refuses
+    even that one. It is the same for every attempt at the same request, so that a gateway which compares what comes under one `Idempotency-Key`
     finds it equal: https://datatracker.ietf.org/doc/draft-ietf-httpapi-idempotency-key-header/
     """
     clause = request.clause
