@@ -54,8 +54,8 @@ def mark_of(request: ProviderRequest) -> str:
     """Return the mark of a request's blocks, which is made from the texts between them.
 
     Who writes a policy would have to search for a text that contains 64 bits of its own digest, and `render` refuses
-    even that one. The mark is the same for every attempt at a request, so that a gateway which compares what comes under
-    one `Idempotency-Key` finds it equal: https://datatracker.ietf.org/doc/draft-ietf-httpapi-idempotency-key-header/
+    even that one. The mark is the same for every attempt at a request, so that a gateway which compares what comes
+    under one `Idempotency-Key` finds it equal: https://datatracker.ietf.org/doc/draft-ietf-httpapi-idempotency-key-header/
     """
     clause = request.clause
     marked = [request.operation_key, clause.text, *clause.heading_path, clause.label, clause.lead, *clause.table_header]
