@@ -221,6 +221,8 @@ def _place(files: dict[str, bytes], target: Path, token: str) -> None:
         _write_folder(files, partial)
         partial.rename(target)
     except OSError as error:
+        # The next try writes a folder of its own; on a full disk this one would be in its way.
+        shutil.rmtree(partial, ignore_errors=True)
         # Another publisher of the same action set was first, and may have swept this folder away; what it wrote is
         # verified like our own.
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT) or not target.exists():

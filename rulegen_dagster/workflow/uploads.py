@@ -1,8 +1,8 @@
 """The uploads folder: which files are ready, which were refused, and the jobs that they made.
 
-`$RULEGEN_HOME/uploads/<tenant>/<file>`. A file counts once its size and time have stood still for one look,
-and while it was read. What was
-seen is kept in a cursor for speed alone: with the cursor lost, each file is read again and is the same job again.
+`$RULEGEN_HOME/uploads/<tenant>/<file>`. A file counts once its size and time have stood still for one look and
+while it was read. What was seen is kept in a cursor for speed alone: with the cursor lost, each file is read again and
+is the same job again.
 """
 
 import json

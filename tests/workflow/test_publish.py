@@ -1,4 +1,6 @@
+import errno
 import json
+import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -418,6 +420,24 @@ def test_a_disk_that_cannot_be_written_leaves_an_unknown_action_that_the_next_pu
     assert "publish_failed" in reason.text
     assert isinstance(published, Published)
     assert runtime.ledger.reads.job_by_id(job.job_id).state is JobState.COMPLETED
+
+
+def test_a_disk_that_is_full_holds_nothing_of_a_bundle_that_did_not_fit(
+    local_runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = _confirmed(local_runtime)
+    target = bundle_path(local_runtime, job, str(job.action_set_digest))
+
+    def full(_number: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "fsync", full)
+        with pytest.raises(PublishError, match="No space left"):
+            publish(local_runtime, job)
+
+    assert list(target.parent.iterdir()) == []
+    assert isinstance(publish(local_runtime, job), Published)
 
 
 def test_something_else_in_the_bundles_place_is_never_taken_for_it(local_runtime: Runtime) -> None:
